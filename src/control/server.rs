@@ -192,7 +192,7 @@ impl ServerSession {
     /// # Errors
     ///
     /// This method and those below: `Closed` if the session has left the state of the question
-    /// (drop the question), `NotPossible` or `WrongAnswer` if there is no such question.
+    /// (drop the question), `NotPossible` or `WrongAnswer` if the peer has not asked.
     pub(crate) fn answer_topics(&mut self, entries: Vec<TopicEntry>, more: bool) -> Result<(), ControlError> {
         self.ready()?;
         if !std::mem::take(&mut self.listing) {

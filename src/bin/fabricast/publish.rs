@@ -175,7 +175,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     let node = open(arguments, setting, &arguments.target.address)?;
     let (sender, batches) = bounded(1);
     let len_max = Form::line_len_max(example.as_ref(), arguments.payload_len_max);
-    // It is abandoned if the process is interrupted while there is no input.
+    // An interrupt abandons this thread while it waits for input.
     std::thread::Builder::new()
         .spawn(move || lines::read(&mut BufReader::new(io::stdin()), len_max, &sender))
         .map_err(|error| {

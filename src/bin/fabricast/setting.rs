@@ -92,7 +92,7 @@ impl Setting {
         rdma.map_or_else(|| self.node(Some(&name)), |address| self.rdma_node(&name, address))
     }
 
-    /// Opens a node to read from this address. Creates nothing: without a runtime directory there is no node.
+    /// Opens a node to read from this address. Creates no runtime directory: a missing one means that no node is running.
     pub(crate) fn reader(&self, address: &Address) -> Result<Node, Failure> {
         let place = self.place();
         if address.is_local() && is_absent(&place) {

@@ -235,7 +235,7 @@ impl ExchangedLink {
 
     fn shut(&self, how: Shutdown) {
         if let Err(error) = self.stream.socket.shutdown(how) {
-            // There is no connection yet, or the peer disconnected first.
+            // Not connected yet, or the peer disconnected first.
             tracing::trace!(target: "fabricast", %error, "nothing to disconnect");
         }
     }

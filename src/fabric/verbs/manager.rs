@@ -289,7 +289,7 @@ impl QpLink for ManagedLink {
 
     fn disconnect(&self) {
         if let Err(error) = self.id.disconnect() {
-            // There is no connection yet, or the peer disconnected first.
+            // Not connected yet, or the peer disconnected first.
             tracing::trace!(target: "fabricast", %error, "nothing to disconnect");
         }
     }

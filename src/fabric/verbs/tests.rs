@@ -307,26 +307,6 @@ fn an_access_that_is_refused_ends_its_own_session_only() {
     assert_eq!(receive(&mut *far).0, b"again");
 }
 
-/// A peer's device answers as long as its host is up, whatever its process does; then nothing answers.
-#[test]
-#[ignore = "needs an RDMA device"]
-fn a_host_that_is_lost_after_its_process_stopped_is_noticed() {
-    let mut world = World::new();
-    one_of_three(|| {
-        let begun_ns = SystemClock.monotonic_ns();
-        let (rogue, mut far) = world.rogue(false);
-        until("time for some probes", || {
-            assert!(matches!(far.receive(&mut [0; 64]), Ok(Received::Nothing)), "its host lives");
-            (SystemClock.monotonic_ns() - begun_ns > 6 * limits::verbs::QUIET_NS).then_some(())
-        });
-        // Neither a message nor the connection manager reports this.
-        rogue.endpoint.queue_pair.to_error().unwrap();
-        let error = until("the loss", || far.receive(&mut [0; 64]).err());
-        assert!(matches!(error, FabricError::Verbs(VerbsError::NoAnswer)), "{error}");
-        below("the loss, ns", SystemClock.monotonic_ns() - begun_ns, limits::verbs::CONNECT_DEADLINE_NS)
-    });
-}
-
 #[test]
 #[ignore = "needs an RDMA device"]
 fn reads_wait_for_room_in_a_full_queue() {

@@ -257,7 +257,7 @@ impl ChannelSender for VerbsChannelSender {
             self.take_events(&mut state)?;
         }
         let Some(group) = state.group.clone() else {
-            // The caller already knows that there is no group, and need not wait for it.
+            // Out of the group, the datagram is lost. While joining, the caller tries again.
             return Ok(if state.member.is_out() { Sent::Done } else { Sent::Full });
         };
         self.post(&mut state, &group, datagram)

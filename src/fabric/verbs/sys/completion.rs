@@ -36,7 +36,7 @@ impl CompletionChannel {
         Ok(Arc::new(channel))
     }
 
-    /// Takes all events, so that the descriptor is no longer readable. Queues that had one must be armed again, and
+    /// Takes all events: the descriptor stops being readable. Queues that had one must be armed again, and
     /// then polled once more. Returns the number of events.
     pub(in crate::fabric::verbs) fn drain(&self) -> Result<usize, SysError> {
         let mut count = 0;

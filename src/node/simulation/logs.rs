@@ -10,33 +10,20 @@ use crate::subscriber::{LogSubscriber, SubscriberHandle};
 struct Follower {
     subscriber: LogSubscriber<Value>,
     next: u64,
-    /// The first one may be later, up to this.
-    promised: u64,
     lost: u64,
 }
 
 impl Follower {
-    /// Records the first one.
-    fn begin(&mut self, first: Sequence) {
-        if self.next < self.promised {
-            assert!((self.next..=self.promised).contains(&first.get()), "{first}");
-            self.next = first.get();
-        }
-        self.promised = 0;
-    }
-
     /// Receives one record. False when there was none.
     fn take(&mut self) -> Result<bool, ReceiveError> {
         match self.subscriber.try_receive() {
             Ok(Some(record)) => {
-                self.begin(record.meta.sequence);
                 assert_eq!((record.meta.sequence.get(), record.value), (self.next, value(self.next)));
                 self.next += 1;
                 Ok(true)
             }
             Ok(None) => Ok(false),
             Err(ReceiveError::Lapped { first_lost, count } | ReceiveError::CutOff { first_lost, count }) => {
-                self.begin(first_lost);
                 assert_eq!(first_lost.get(), self.next);
                 (self.next, self.lost) = (self.next + count, self.lost + count);
                 Ok(true)
@@ -57,7 +44,7 @@ fn subscribe(node: &Node, (delivery, start): (Delivery, LogStart), first: u64) -
     let builder = node.log_subscriber::<Value>("shm:publishing/topic").delivery(delivery).start(start);
     let subscriber = builder.open().expect("a grant");
     assert_eq!(subscriber.next_sequence().get(), first);
-    Follower { subscriber, next: first, promised: 0, lost: 0 }
+    Follower { subscriber, next: first, lost: 0 }
 }
 
 fn every_record_is_accounted_for(reach: Reach) {
@@ -150,20 +137,19 @@ fn what_comes_while_a_subscriber_opens_is_accounted_for(reach: Reach) {
                 let mut subscriber = builder.start(start).open().expect("a grant");
                 let (granted, newest) = (subscriber.subscription().granted.newest, publisher.lock().newest());
                 assert!((before..=newest).contains(&granted), "{granted} was not the newest then");
-                let promised = if let LogStart::At(first) = start { first } else { granted.next() };
-                let next = match start {
-                    LogStart::Earliest => Sequence::new(1),
-                    start => start.record(granted),
-                };
+                let first = start.record(granted).max(Sequence::new(1));
+                // Those of before the grant that were overwritten by then are not reported.
+                let latest = if let LogStart::At(first) = start { first } else { granted.next() };
+                let next = subscriber.next_sequence();
+                assert!((first..=latest).contains(&next), "{next} is not between {first} and {latest}");
                 behind += newest.get() - granted.get();
-                let (next, promised) = (next.get(), promised.get());
-                followers.push(Follower { subscriber, next, promised, lost: 0 });
+                followers.push(Follower { subscriber, next: next.get(), lost: 0 });
             }
         }
         open.store(false, Ordering::Relaxed);
         world.turn();
         let newest = publisher.lock().newest().get();
-        // Only records from before the grant may be lost silently.
+        // Every record from the one that it named when it was opened is received or reported lost.
         for follower in &mut followers {
             for _ in 0..100 * TURNS {
                 if follower.next > newest {
@@ -286,7 +272,7 @@ fn who_was_dialled_has_every_record(reach: Reach) {
             world.turn();
         }
         let subscriber = accepted.lock().remove(0).expect("a subscriber");
-        let mut follower = Follower { subscriber, next: first, promised: 0, lost: 0 };
+        let mut follower = Follower { subscriber, next: first, lost: 0 };
         for _ in 0..100 {
             publish(&mut publisher, random.below(3));
             (0..random.below(20)).for_each(|_| world.turn());

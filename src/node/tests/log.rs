@@ -58,6 +58,22 @@ fn appended_records_become_visible_with_the_commit() {
 }
 
 #[test]
+fn records_overwritten_since_a_subscriber_was_opened_are_reported() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(&dir, "p");
+    let mut publisher = node.log_publisher::<u64>("t").capacity(4096).open().unwrap();
+    for start in [LogStart::Earliest, LogStart::Back(7), LogStart::Back(u64::MAX), LogStart::Newest] {
+        publisher.publish_batch(&[7; 10]).unwrap();
+        let builder = node.log_subscriber::<u64>("shm:p/t").timeout(TIMEOUT).start(start);
+        let mut subscriber = builder.delivery(Delivery::Pull).open().unwrap();
+        let first = subscriber.next_sequence();
+        publisher.publish_batch(&[7; 10_000]).unwrap();
+        let error = subscriber.try_receive().unwrap_err();
+        assert!(matches!(error, ReceiveError::Lapped { first_lost, .. } if first_lost == first), "{error:?}");
+    }
+}
+
+#[test]
 fn slow_subscriber_learns_how_many_records_it_missed_and_continues() {
     let dir = tempfile::tempdir().unwrap();
     let node = node(&dir, "p");

@@ -40,8 +40,6 @@ pub(crate) struct LogReader {
     granted_at: Option<Sequence>,
     /// The next record to be received or reported lost.
     next: Sequence,
-    /// The first promised record: earlier ones may be gone, and the first one received is then a later one.
-    promised: Sequence,
     /// The position of the next frame.
     position: u64,
     /// The sequence of that frame, if it is known.
@@ -171,7 +169,6 @@ impl LogReader {
             start: Some(start),
             granted_at: None,
             next: Sequence::NONE.next(),
-            promised: Sequence::NONE,
             position: 0,
             at: None,
             reason: LossReason::Lapped,
@@ -293,7 +290,7 @@ impl LogReader {
     fn take_frame(&mut self, header: FrameHeader, words: usize) -> Taken {
         let begin = self.from + HEADER_WORDS;
         self.next = header.sequence.next();
-        (self.promised, self.doubts) = (Sequence::NONE, false);
+        self.doubts = false;
         self.counts.received += 1;
         self.last_frame_len = words * WORD;
         self.pass(words, Some(self.next));
@@ -316,11 +313,10 @@ impl LogReader {
         suspicion.is_settled
     }
 
-    /// Advances to this record, the next one that exists. Returns the missing records before it, if they were promised.
+    /// Advances to this record, the next one that exists. Returns the missing records before it.
     #[cold]
     fn miss(&mut self, found: Sequence) -> Option<Lost> {
         let first = std::mem::replace(&mut self.next, found);
-        let first = first.max(std::mem::replace(&mut self.promised, Sequence::NONE));
         let reason = self.reason;
         let count = found.get().checked_sub(first.get()).filter(|count| *count > 0)?;
         match reason {
@@ -384,13 +380,14 @@ impl LogReader {
     fn begin(&mut self, memory: &Region, start: LogStart) {
         let newest = self.granted_at.unwrap_or_else(|| Sequence::new(memory.load(HOT_SEQUENCE)));
         let oldest = Sequence::new(memory.load(HOT_START_SEQUENCE));
-        let next = if start == LogStart::Earliest { oldest.min(newest.next()) } else { start.record(newest) };
-        // Its first records may be gone by now, but records published since are not silently skipped.
-        let promised = if let LogStart::At(_) = start { next } else { newest.next() };
+        let next = match start {
+            LogStart::At(sequence) => sequence,
+            // The first one held. Those overwritten from now on are reported lost, and those published since the grant, too.
+            _ => start.record(newest).max(oldest).min(newest.next()),
+        };
         // Whatever the memory holds and the options request: the first record has the first sequence.
-        let next = next.max(Sequence::NONE.next());
-        (self.next, self.promised) = (next, promised);
-        let places = entries(&self.geometry, memory).filter(|place| place.sequence <= next);
+        self.next = next.max(Sequence::NONE.next());
+        let places = entries(&self.geometry, memory).filter(|place| place.sequence <= self.next);
         let position = places.map(|place| place.position).max();
         let position = position.unwrap_or_else(|| memory.load(HOT_START));
         self.move_to(position, None);

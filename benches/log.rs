@@ -5,6 +5,7 @@
 use divan::counter::{BytesCount, ItemsCount};
 use divan::{Bencher, black_box};
 use fabricast::measure::{LogParts, LogStart};
+use fabricast::{Node, Raw};
 
 const SIZES: [usize; 4] = [64, 1024, 16 * 1024, 64 * 1024];
 const BATCH: usize = 256;
@@ -46,6 +47,25 @@ fn append_and_check_a_batch(bencher: Bencher<'_, '_>, len: usize) {
         (0..BATCH).for_each(|_| assert!(parts.append(black_box(&source))));
         parts.commit();
         (0..BATCH).for_each(|_| assert_eq!(parts.check().map(|(_, payload)| payload.len()), Some(len)));
+    });
+}
+
+/// The public API around the same, by pull and in one process: what a node, a publisher and a subscriber add.
+#[divan::bench(args = SIZES)]
+fn publish_and_receive_a_batch(bencher: Bencher<'_, '_>, len: usize) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let builder = Node::builder().name("bench").expect("a name");
+    let node = builder.runtime_dir(dir.path()).open().expect("a node");
+    let publisher = node.log_publisher::<Raw>("batches").payload_len_max(len).capacity(CAPACITY);
+    let mut publisher = publisher.open().expect("a topic");
+    let mut subscriber = node.log_subscriber::<Raw>("shm:bench/batches").open().expect("a subscriber");
+    let source = payload(len * BATCH);
+    bencher.counter(BytesCount::new(len * BATCH)).counter(ItemsCount::new(BATCH)).bench_local(|| {
+        publisher.publish_batch(black_box(&source).chunks_exact(len)).expect("room");
+        for _ in 0..BATCH {
+            let record = subscriber.try_receive_ref().expect("no loss").expect("a record");
+            assert_eq!(black_box(record.bytes).len(), len);
+        }
     });
 }
 

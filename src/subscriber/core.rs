@@ -56,10 +56,18 @@ impl<R: Reader> Core<R> {
         Ok(Self { reader, subscription, fetching: None, ended_before: false, decode_failures: 0 })
     }
 
-    /// Returns the next value, if there is one.
+    /// Returns the next value, if there is one, in this form.
     #[inline]
-    pub(super) fn try_receive(&mut self) -> Result<Option<Verified<'_>>, ReceiveError> {
-        Ok(self.try_take()?.map(|taken| self.reader.verified(taken)))
+    pub(super) fn try_receive<'a, V>(
+        &'a mut self,
+        form: impl FnOnce(Verified<'a>) -> V,
+    ) -> Result<Option<V>, ReceiveError> {
+        self.subscription.check_told()?;
+        // A branch of its own, which keeps a held value in registers.
+        if let Some(taken) = self.reader.take_held() {
+            return Ok(Some(form(self.reader.verified(taken))));
+        }
+        Ok(self.take_next()?.map(|taken| form(self.reader.verified(taken))))
     }
 
     /// The same, decoded with the topic's schema.
@@ -68,7 +76,21 @@ impl<R: Reader> Core<R> {
         &mut self,
         decode: impl FnOnce(&[u8], &Schema) -> Result<V, DecodeError>,
     ) -> Result<Option<Sample<V>>, ReceiveError> {
-        let Some(taken) = self.try_take()? else { return Ok(None) };
+        self.subscription.check_told()?;
+        // As above.
+        if let Some(taken) = self.reader.take_held() {
+            return self.decoded(taken, decode);
+        }
+        let Some(taken) = self.take_next()? else { return Ok(None) };
+        self.decoded(taken, decode)
+    }
+
+    #[inline]
+    fn decoded<V>(
+        &mut self,
+        taken: Taken,
+        decode: impl FnOnce(&[u8], &Schema) -> Result<V, DecodeError>,
+    ) -> Result<Option<Sample<V>>, ReceiveError> {
         let Verified { meta, conflated, payload } = self.reader.verified(taken);
         match decode(payload, &self.subscription.granted.schema) {
             Ok(value) => Ok(Some(Sample { value, meta, conflated })),
@@ -122,13 +144,9 @@ impl<R: Reader> Core<R> {
         stats
     }
 
-    /// Takes the next value, if there is one.
+    /// Takes the next value, if there is one and it is not held already.
     #[inline]
-    fn try_take(&mut self) -> Result<Option<Taken>, ReceiveError> {
-        self.subscription.check_told()?;
-        if let Some(taken) = self.reader.take_held() {
-            return Ok(Some(taken));
-        }
+    fn take_next(&mut self) -> Result<Option<Taken>, ReceiveError> {
         if self.subscription.is_fetched() {
             return self.take_fetched();
         }

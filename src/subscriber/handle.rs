@@ -94,7 +94,7 @@ impl<K: TopicKind, T: Payload> Subscriber<K, T> {
     /// Those of [`Self::try_receive`], except [`ReceiveError::Decode`].
     #[inline]
     pub fn try_receive_ref(&mut self) -> Result<Option<SampleRef<'_, T>>, ReceiveError> {
-        Ok(self.core.try_receive()?.map(SampleRef::from))
+        self.core.try_receive(SampleRef::from)
     }
 
     /// Receives the next value, waiting up to `timeout`; `None` when it expires. Spins for 20 microseconds, and then polls ten

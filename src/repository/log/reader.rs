@@ -285,8 +285,9 @@ impl LogReader {
         }
     }
 
-    /// Takes the frame of the next record, which is valid and has this many words.
-    #[inline]
+    /// Takes the frame of the next record, which is valid and has this many words. Always inlined: returned through memory, a held
+    /// record takes half as long again to receive.
+    #[inline(always)]
     fn take_frame(&mut self, header: FrameHeader, words: usize) -> Taken {
         let begin = self.from + HEADER_WORDS;
         self.next = header.sequence.next();
@@ -451,8 +452,9 @@ impl Reader for LogReader {
         }
     }
 
-    /// Usually one record is left. [`Self::poll`], [`Self::follow`] and [`Self::take_fetched`] report any other case.
-    #[inline]
+    /// Usually one record is left. [`Self::poll`], [`Self::follow`] and [`Self::take_fetched`] report any other case. Always inlined,
+    /// like [`Self::take_frame`].
+    #[inline(always)]
     fn take_held(&mut self) -> Option<Taken> {
         let next = self.next;
         if self.at != Some(next) || next > self.bound || self.position >= self.say_from {

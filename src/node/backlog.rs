@@ -70,9 +70,10 @@ impl Backlog {
         }
     }
 
-    /// Wakes threads that can accept, and drops publishers whose session is over.
-    pub(super) fn tend(&self, core: &NodeCore) {
-        let mut failures = Vec::new();
+    /// Wakes threads that can accept, and drops publishers whose session is over. Returns whether the publisher of the session with
+    /// this key still waits.
+    pub(super) fn tend(&self, core: &NodeCore, key: u64) -> bool {
+        let (mut failures, mut still_waits) = (Vec::new(), false);
         if let Some(waiting) = self.waiting.lock().as_mut() {
             waiting.retain(|link| {
                 let failure = link.failure();
@@ -80,6 +81,7 @@ impl Backlog {
                 failures.extend(failure);
                 goes_on
             });
+            still_waits = waiting.iter().any(|link| link.key() == key);
             self.wake_for(waiting);
         }
         for failure in &failures {
@@ -88,6 +90,7 @@ impl Backlog {
                 core.tell(&Event::PeerRejected { reason: failure.to_string() });
             }
         }
+        still_waits
     }
 
     /// The first publisher that has said hello. The others delay no one.

@@ -49,7 +49,7 @@ pub(super) struct Driver {
     serving: Serving,
     served: BTreeMap<u64, Served>,
     tending: Tending,
-    /// The backlogs of peers that have dialled, by the keys of their sessions.
+    /// The backlogs in which publishers that have dialled wait, by the keys of their sessions.
     invited: BTreeMap<u64, Arc<Backlog>>,
     beaten_ns: Option<u64>,
     /// Notices are queued.
@@ -274,11 +274,8 @@ impl Driver {
             self.shared.core.tell(&Event::Trouble { what: ErrorChain(&error).to_string() });
             let _ = link.abandon(ControlError::Broken { why: ErrorChain(&error).to_string() });
         }
-        if let Some(backlog) = self.invited.get(&key) {
-            backlog.tend(&self.shared.core);
-            if turn == LinkTurn::Over {
-                self.invited.remove(&key);
-            }
+        if self.invited.get(&key).is_some_and(|backlog| !backlog.tend(&self.shared.core, key)) {
+            self.invited.remove(&key);
         }
     }
 

@@ -111,12 +111,13 @@ fn lossy_stream_counts_lost_records() {
 }
 
 /// Pins this thread, and the processes that it starts, to the first available processor.
-fn stay_on_one_processor() {
+fn stay_on_one_processor() -> usize {
     let usable = sched_getaffinity(None).unwrap();
     let first = (0..CpuSet::MAX_CPU).find(|cpu| usable.is_set(*cpu)).expect("a processor");
     let mut one = CpuSet::new();
     one.set(first);
     sched_setaffinity(None, &one).unwrap();
+    first
 }
 
 #[test]
@@ -131,6 +132,7 @@ fn impossible_streams_are_reported() {
     assert!(ended.code == Some(3) && ended.error.contains("shm:lab"), "{ended:?}");
     let parts = ["--delivery, --batch, --capacity and --lossy", "`perf stream`"];
     place.run(&["perf", "pull", "--batch", "2"]).assert_failure(2, &parts);
+    place.run(&["perf", "stream", "--slots", "8"]).assert_failure(2, &["--slots", "--capacity"]);
     let parts = ["100 records of 1000 bytes", "100000 bytes", "--capacity"];
     let sizes = ["perf", "stream", "--size", "1000", "--batch", "100", "--capacity", "100000"];
     place.run(&sizes).assert_failure(2, &parts);
@@ -214,7 +216,7 @@ fn impossible_measurements_are_reported() {
         assert!(ended.error.contains(sentence), "{ended:?}");
         assert_eq!(
             ended.error.matches("fabricast: ").count(),
-            usize::from(code != 2 || sentence.contains("slots"))
+            usize::from(code != 2 || ["slots", "processor 1000"].contains(&sentence))
         );
     };
     told(&["--connect", "shm:nobody", "--wait", "0.1"], 3, "shm:nobody");
@@ -226,10 +228,12 @@ fn impossible_measurements_are_reported() {
     told(&["--size", "4"], 2, "4 is not in 8..");
     told(&["--serve", "--node", "a b"], 2, "a b");
     told(&["--node", "lab"], 2, "--serve");
-    told(&["--cpus", "1000,0"], 1, "processor 1000");
-    told(&["--cpus", "0,1000"], 1, "processor 1000");
+    told(&["--cpus", "1000,0"], 2, "processor 1000");
+    told(&["--cpus", "0,1000"], 2, "processor 1000");
     told(&["--subscribers", "0"], 2, "0 is not in 1..=64");
     told(&["--subscribers", "65"], 2, "65 is not in 1..=64");
+    let only = stay_on_one_processor();
+    place.run(&["perf", "pull", "--cpus", "1000,0"]).assert_failure(2, &[&format!(" {only} ")]);
 }
 
 #[test]

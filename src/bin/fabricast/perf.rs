@@ -24,15 +24,16 @@ use super::setting::Setting;
 
 /// Runs the measurement.
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
-    if arguments.mode == Mode::Stream {
-        return stream::run(arguments, setting).or_else(told);
-    }
-    if arguments.stream.is_given() {
-        let sentence =
-            "--delivery, --batch, --capacity and --lossy are options of `perf stream`: omit them here";
-        return Err(Failure::usage(sentence));
-    }
     let outcome = match &arguments.follow {
+        _ if arguments.mode == Mode::Stream => match arguments.slots {
+            Some(_) => Err(Failure::usage("a log has a --capacity, not --slots: omit --slots").into()),
+            None => stream::run(arguments, setting),
+        },
+        _ if arguments.stream.is_given() => {
+            let sentence =
+                "--delivery, --batch, --capacity and --lossy are options of `perf stream`: omit them here";
+            Err(Failure::usage(sentence).into())
+        }
         Some(measuring) => follow::follow(arguments, setting, measuring),
         None if arguments.serve => echo::serve(arguments, setting),
         None => ping::measure(arguments, setting),

@@ -1,5 +1,5 @@
 use clap::{Args, ValueEnum};
-use fabricast::{Address, Delivery, Node, NodeName};
+use fabricast::{Address, Delivery, Node, NodeName, limits};
 
 use super::super::setting::Way;
 use super::super::units::{duration, size_in};
@@ -56,9 +56,9 @@ pub(crate) struct Arguments {
     /// The processors of the measuring and of the answering process; `auto` for the first two allowed, `any` to leave both unpinned
     #[arg(long, value_name = "A,B", default_value = "auto")]
     pub(super) cpus: Choice,
-    /// Slots of each repository
-    #[arg(long, value_name = "N", default_value_t = 8)]
-    pub(super) slots: u32,
+    /// Slots of each repository; not for the mode stream [default: 8]
+    #[arg(long, value_name = "N")]
+    pub(super) slots: Option<u32>,
     #[command(flatten)]
     pub(super) stream: StreamOptions,
     /// Also measure the floor, alternating with the delivery
@@ -176,6 +176,13 @@ impl FabricName {
     pub(super) fn address(self, node: &Node) -> Result<Address, Trouble> {
         let found = node.addresses().iter().find(|address| Self::of(address) == self);
         found.cloned().ok_or_else(|| format!("the node does not listen over {}", self.name()).into())
+    }
+}
+
+impl Arguments {
+    /// Slots of each repository.
+    pub(super) fn slots(&self) -> u32 {
+        self.slots.unwrap_or(limits::SLOT_COUNT_DEFAULT)
     }
 }
 

@@ -3,6 +3,8 @@ use std::str::FromStr;
 
 use rustix::thread::CpuSet;
 
+use super::super::failure::Failure;
+
 /// The requested processors of the two processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
@@ -56,7 +58,7 @@ impl Choice {
     pub(super) fn settled(self) -> Result<Cpus, String> {
         let usable = rustix::thread::sched_getaffinity(None)
             .map_err(|errno| format!("cannot tell which processors this process may use: {errno}"))?;
-        let mut numbers = (0..CpuSet::MAX_CPU).filter(|cpu| usable.is_set(*cpu));
+        let mut numbers = numbers(&usable);
         let two = match self {
             Self::Auto => numbers.next().zip(numbers.next()),
             Self::Any => None,
@@ -68,13 +70,13 @@ impl Choice {
 
 impl Cpus {
     /// Pins this thread, and those it starts from now on, to the measuring processor.
-    pub(super) fn pin_measuring(&self) -> Result<(), String> {
-        self.two.map_or(Ok(()), |(cpu, _)| pin(cpu))
+    pub(super) fn pin_measuring(&self) -> Result<(), Failure> {
+        self.two.map_or(Ok(()), |(cpu, _)| self.pin(cpu))
     }
 
     /// Pins this thread, and those it starts from now on, to the answering processor.
-    pub(super) fn pin_answering(&self) -> Result<(), String> {
-        self.two.map_or(Ok(()), |(_, cpu)| pin(cpu))
+    pub(super) fn pin_answering(&self) -> Result<(), Failure> {
+        self.two.map_or(Ok(()), |(_, cpu)| self.pin(cpu))
     }
 
     /// Lets this thread, and those it starts from now on, run wherever it could before.
@@ -82,11 +84,25 @@ impl Cpus {
         rustix::thread::sched_setaffinity(None, &self.usable)
             .map_err(|errno| format!("cannot return to the processors this process had: {errno}"))
     }
+
+    fn pin(&self, cpu: usize) -> Result<(), Failure> {
+        let mut set = CpuSet::new();
+        set.set(cpu);
+        rustix::thread::sched_setaffinity(None, &set).map_err(|errno| {
+            let usable = numbers(&self.usable).collect::<Vec<_>>();
+            let usable = usable.chunk_by(|one, next| one + 1 == *next).map(|run| match run {
+                [first, .., last] => format!("{first}-{last}"),
+                one => one.iter().map(usize::to_string).collect(),
+            });
+            let usable = usable.collect::<Vec<_>>().join(",");
+            Failure::usage(format!(
+                "cannot run on processor {cpu}: {errno}; choose from {usable} with --cpus"
+            ))
+        })
+    }
 }
 
-fn pin(cpu: usize) -> Result<(), String> {
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    rustix::thread::sched_setaffinity(None, &set)
-        .map_err(|errno| format!("cannot run on processor {cpu}: {errno}; choose others with --cpus"))
+/// The numbers of these processors.
+fn numbers(cpus: &CpuSet) -> impl Iterator<Item = usize> {
+    (0..CpuSet::MAX_CPU).filter(|cpu| cpus.is_set(*cpu))
 }

@@ -144,7 +144,7 @@ impl Echo {
         let Some((mode, subscriber)) = accept(listeners, interrupt) else { return Ok(None) };
         let len = subscriber.payload_len_max();
         let publisher =
-            node.state_publisher::<Raw>(PONG).slots(arguments.slots).payload_len_max(len).open()?;
+            node.state_publisher::<Raw>(PONG).slots(arguments.slots()).payload_len_max(len).open()?;
         let value = vec![0; len.div_ceil(size_of::<u64>())];
         let manner = Manner::of(mode);
         Ok(Some(Self { manner, value, len, publisher, subscriber, seen: Seen::default() }))

@@ -149,7 +149,7 @@ impl Pings<'_> {
             "--floor-len",
             &size.to_string(),
             "--slots",
-            &self.0.arguments.slots.to_string(),
+            &self.0.arguments.slots().to_string(),
         ]);
         command.args(["--cpus", &self.0.cpus.to_string(), "--fabric", self.0.arguments.fabric.name()]);
         let process = Process::start("answering", command, floor.control().file()?)?;
@@ -173,7 +173,7 @@ impl Pings<'_> {
     ) -> Result<(Node, StatePublisher<Raw>), Trouble> {
         let node = self.0.setting.named_node(name, fabric.rdma().as_ref())?;
         let publisher =
-            node.state_publisher::<Raw>(self.0.arguments.mode.name()).slots(self.0.arguments.slots);
+            node.state_publisher::<Raw>(self.0.arguments.mode.name()).slots(self.0.arguments.slots());
         let publisher = publisher.payload_len_max(size as usize).open().map_err(Failure::from)?;
         Ok((node, publisher))
     }

@@ -40,11 +40,18 @@ impl fmt::Display for ErrorChain<'_> {
 /// Names the limit that this refusal comes from, and says how to raise it; begins with a semicolon. Empty where the refusal says
 /// all that is known.
 fn remedy(refusal: &io::Error) -> String {
+    let at_most = |resource| {
+        let limit = rustix::process::getrlimit(resource).current;
+        limit.map_or_else(String::new, |limit| format!(" at most {limit}"))
+    };
     match Errno::from_io_error(refusal) {
         Some(Errno::MFILE) => {
-            let limit = rustix::process::getrlimit(Resource::Nofile).current;
-            let limit = limit.map_or_else(String::new, |limit| format!(" at most {limit}"));
+            let limit = at_most(Resource::Nofile);
             format!("; this process may have{limit} open files: close some, or raise the limit (ulimit -n)")
+        }
+        Some(Errno::FBIG) => {
+            let limit = at_most(Resource::Fsize);
+            format!("; this process may make files of{limit} bytes: raise the limit (ulimit -f)")
         }
         Some(Errno::NFILE) => {
             "; the host's limit on open files is reached: raise fs.file-max (sysctl)".to_owned()
@@ -66,6 +73,7 @@ mod tests {
         let said = |errno: Errno| remedy(&errno.into());
         assert!(said(Errno::MFILE).contains("ulimit -n"));
         assert!(said(Errno::NFILE).contains("fs.file-max"));
+        assert!(said(Errno::FBIG).contains("ulimit -f"));
         assert!(said(Errno::NOMEM).contains("memory limit"));
         assert_eq!(said(Errno::PERM), "");
         assert_eq!(remedy(&io::ErrorKind::NotFound.into()), "");

@@ -120,6 +120,17 @@ pub enum FabricError {
         /// Why it is unusable.
         why: String,
     },
+    /// A file of a node in the runtime directory cannot be used.
+    #[error("cannot {what} {path}")]
+    NodeFile {
+        /// What was attempted.
+        what: &'static str,
+        /// Its path.
+        path: String,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
     /// An error of RDMA.
     #[cfg(feature = "verbs")]
     #[error(transparent)]
@@ -144,6 +155,16 @@ impl FabricError {
     /// The error of a failed request for random bytes.
     pub(crate) fn no_random(source: std::io::Error) -> Self {
         Self::System { what: "draw a random number", source }
+    }
+
+    /// Whether this host refused what was asked of it, whatever the peer does.
+    pub(crate) fn is_local(&self) -> bool {
+        match self {
+            Self::System { .. } | Self::Memory(MemoryError::System { .. }) => true,
+            #[cfg(feature = "verbs")]
+            Self::Verbs(VerbsError::LockedMemory { .. } | VerbsError::NoMemory { .. }) => true,
+            _ => false,
+        }
     }
 
     /// Whether the error ends the connection: no later call can succeed.

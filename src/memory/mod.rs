@@ -15,7 +15,7 @@ mod region;
 
 pub(crate) use copy::set_quad;
 pub use region::MemoryError;
-pub(crate) use region::{Access, Protection, Region};
+pub(crate) use region::{Access, Protection, Region, check_file_limit};
 
 /// Bytes of one word, the unit of all region access.
 pub(crate) const WORD: usize = size_of::<u64>();

@@ -4,7 +4,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 use rustix::fs::{MemfdFlags, SealFlags, SeekFrom};
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::process::Resource;
 
 use super::{LINE, WORD, copy};
 use crate::limits;
@@ -86,6 +88,13 @@ unsafe impl Sync for Region {}
 /// The size of a cache line.
 const CACHE_LINE: usize = 64;
 
+/// Checks the process's limit on the length of files, which memory files count as: the kernel kills a process that exceeds it
+/// (setrlimit(2), SIGXFSZ).
+pub(crate) fn check_file_limit(len: u64) -> rustix::io::Result<()> {
+    let max = rustix::process::getrlimit(Resource::Fsize).current;
+    if max.is_some_and(|max| max < len) { Err(Errno::FBIG) } else { Ok(()) }
+}
+
 impl Region {
     /// Creates a zeroed region of at least `len` bytes (rounded up to whole pages), with its pages present.
     pub(crate) fn allocate(len: usize, protection: Protection) -> Result<Self, MemoryError> {
@@ -93,12 +102,13 @@ impl Region {
             return Err(MemoryError::Length { len, max: limits::REGION_LEN_MAX });
         }
         let len = len.next_multiple_of(rustix::param::page_size());
-        let system =
-            |what| move |errno: rustix::io::Errno| MemoryError::System { what, len, source: errno.into() };
+        let system = |what| move |errno: Errno| MemoryError::System { what, len, source: errno.into() };
 
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create(c"fabricast", flags).map_err(system("create"))?;
-        rustix::fs::ftruncate(&file, len as u64).map_err(system("reserve"))?;
+        check_file_limit(len as u64)
+            .and_then(|()| rustix::fs::ftruncate(&file, len as u64))
+            .map_err(system("reserve"))?;
         let mut region = Self::map_populated(&file, len)?;
 
         let fixed = SealFlags::SHRINK | SealFlags::GROW;
@@ -153,7 +163,7 @@ impl Region {
         match rustix::io::retry_on_intr(|| region.advise_populate(0, len)) {
             Ok(()) => Ok(region),
             // Not supported before kernel 5.14.
-            Err(rustix::io::Errno::INVAL) => Self::map(file, len, Access::Write, MapFlags::POPULATE),
+            Err(Errno::INVAL) => Self::map(file, len, Access::Write, MapFlags::POPULATE),
             Err(errno) => Err(MemoryError::System { what: "populate", len, source: errno.into() }),
         }
     }

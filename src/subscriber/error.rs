@@ -271,13 +271,23 @@ pub enum AttachError {
     Session(#[from] ControlError),
     /// The publisher's grant is unusable.
     #[error("the grant is unusable")]
-    Unfit(#[from] GrantError),
+    Unfit(#[source] GrantError),
     /// Memory for the landing region could not be allocated.
     #[error(transparent)]
     Memory(#[from] MemoryError),
     /// The fabric failed.
     #[error(transparent)]
     Fabric(#[from] FabricError),
+}
+
+impl From<GrantError> for AttachError {
+    fn from(error: GrantError) -> Self {
+        match error {
+            // This process lacks something: the grant may be right.
+            GrantError::Fabric(source) if source.is_local() => Self::Fabric(source),
+            error => Self::Unfit(error),
+        }
+    }
 }
 
 /// What is wrong with a grant.

@@ -147,6 +147,70 @@ fn listing_short_of_descriptors_reports_it_once() {
     drop(nodes);
 }
 
+/// At each step of a subscription: the publisher is right, and is not blamed.
+#[test]
+fn subscriber_short_of_descriptors_blames_its_own_limit() {
+    let place = Place::new();
+    let node = place.node("n");
+    let mut publisher = node.state_publisher::<u8>("t").open().unwrap();
+    publisher.publish(&1).unwrap();
+    for verb in ["get n/t", "watch n/t --count 1 --delivery push"] {
+        let is_enough = |limit: &i32| {
+            let ended = run_after(&place, &format!("ulimit -n {limit}"), verb);
+            if ended.code != Some(0) {
+                assert!(ended.code == Some(7) && !ended.error.contains("publisher"), "{ended:?}");
+                ended.assert_failure(7, &[&format!("{limit} open files"), "ulimit -n"]);
+            }
+            ended.code == Some(0)
+        };
+        assert!((4..30).find(is_enough).is_some_and(|limit| limit > 8), "{verb}");
+    }
+}
+
+#[test]
+fn limit_on_the_length_of_files_is_reported() {
+    let place = Place::new();
+    let node = place.node("n");
+    let mut publisher = node.state_publisher::<u8>("t").open().unwrap();
+    publisher.publish(&1).unwrap();
+    for verb in ["pub me/t", "pub me/t --kind log", "watch n/t --count 1 --delivery push"] {
+        run_after(&place, "ulimit -f 1", verb).assert_failure(7, &["ulimit -f"]);
+    }
+    run_after(&place, "ulimit -f 0", "pub me/t").assert_failure(7, &["me.node", "ulimit -f"]);
+    assert_eq!(run_after(&place, "ulimit -f 0", "get n/t").printed(), "1\n");
+}
+
+#[test]
+fn foreign_file_in_place_of_an_entry_is_named() {
+    let place = Place::new();
+    let _node = place.node("n");
+    std::os::unix::fs::symlink("/dev/zero", place.path().join("x.node")).unwrap();
+    let fifo = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, place.path().join("y.node"), fifo, rustix::fs::Mode::RWXU, 0)
+        .unwrap();
+    std::fs::create_dir(place.path().join("z.node")).unwrap();
+    for name in ["x", "y", "z"] {
+        let path = place.path().join(format!("{name}.node"));
+        let ended = place.run(&["pub", &format!("{name}/t")]);
+        ended.assert_failure(7, &[path.to_str().unwrap()]);
+        assert!(!ended.error.contains("FABRICAST_RUNTIME_DIR"), "the directory is right: {ended:?}");
+        place.run(&["get", &format!("{name}/t")]).assert_failure(3, &[name]);
+    }
+    assert_eq!(place.list(&[]).iter().map(|row| row["node"].as_str().unwrap()).collect::<Vec<_>>(), ["n"]);
+}
+
+#[test]
+fn runtime_directory_by_a_symbolic_link_is_refused_as_one() {
+    let (place, other) = (Place::new(), Place::new());
+    let link = other.path().join("link");
+    std::os::unix::fs::symlink(place.path(), &link).unwrap();
+    let (link, to) = (link.to_str().unwrap(), place.path().to_str().unwrap());
+    for verb in [&["list"][..], &["pub", "me/t"], &["get", "me/t"]] {
+        let ended = place.run(&[verb, &["--runtime-dir", link]].concat());
+        ended.assert_failure(7, &[link, "symbolic link", to, "FABRICAST_RUNTIME_DIR"]);
+    }
+}
+
 #[test]
 fn shortage_of_this_host_exits_with_7() {
     let place = Place::new();

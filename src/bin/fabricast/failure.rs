@@ -230,7 +230,9 @@ impl From<ReceiveError> for Failure {
 fn of_fabric(error: &FabricError) -> Exit {
     match error {
         FabricError::NodeGone { .. } => Exit::Gone,
-        FabricError::RuntimeDirectory { .. } | FabricError::NameLocked { .. } => Exit::Local,
+        FabricError::RuntimeDirectory { .. }
+        | FabricError::NameLocked { .. }
+        | FabricError::NodeFile { .. } => Exit::Local,
         FabricError::Memory(source) => of_memory(source),
         #[cfg(feature = "verbs")]
         FabricError::Verbs(source) => of_verbs(source),

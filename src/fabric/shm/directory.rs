@@ -10,7 +10,7 @@
 //! an entry is a regular file, and opening it never blocks.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -18,13 +18,14 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::entry::{ENTRY_LEN, NameEntry};
 use crate::clock::{Clock, SystemClock, saturate};
 use crate::fabric::{Address, FabricError, NodeListing};
 use crate::id::NodeName;
+use crate::memory::check_file_limit;
 
 /// The environment variable with the runtime directory.
 const VARIABLE: &str = "FABRICAST_RUNTIME_DIR";
@@ -114,7 +115,11 @@ impl RuntimeDirectory {
             Err(errno @ (Errno::MFILE | Errno::NFILE)) => {
                 return Err(FabricError::system("open the runtime directory")(errno));
             }
-            Err(errno) => return Err(self.unusable(&errno)),
+            Err(errno) => {
+                let link = std::fs::read_link(&self.path);
+                let why = link.map(|to| format!("it is a symbolic link (to {}), not followed", to.display()));
+                return Err(self.unusable(&why.unwrap_or_else(|_| errno.to_string())));
+            }
         };
         let stat = rustix::fs::fstat(&file).map_err(|errno| self.unusable(&errno))?;
         let user = rustix::process::geteuid();
@@ -149,6 +154,14 @@ impl RuntimeDirectory {
         FabricError::RuntimeDirectory { path: self.path.display().to_string(), why: why.to_string() }
     }
 
+    /// What makes errors of refusals to do this with a node's file.
+    fn refused<E: Into<io::Error>>(&self, what: &'static str, file: &str) -> impl Fn(E) -> FabricError {
+        move |refusal| {
+            let path = self.path.join(file).display().to_string();
+            FabricError::NodeFile { what, path, source: refusal.into() }
+        }
+    }
+
     /// Claims a node's name, and removes the files of dead nodes.
     pub(super) fn claim(&self, node: &NodeName) -> Result<Claim, FabricError> {
         let directory = self.find_or_make()?;
@@ -157,16 +170,12 @@ impl RuntimeDirectory {
         let deadline_ns = SystemClock.monotonic_ns().saturating_add(saturate(LOCK_TIMEOUT));
         let mut attempts = 0;
         while attempts < LOCK_ATTEMPTS {
-            let flags = OFlags::RDWR | OFlags::CREATE | ENTRY_FLAGS;
-            let entry = rustix::fs::openat(directory, &name, flags, Mode::RUSR | Mode::WUSR);
-            let entry = match entry {
-                Ok(entry) if is_regular(&entry) => entry,
-                Ok(_) | Err(Errno::ISDIR | Errno::NXIO | Errno::LOOP) => {
-                    return Err(self.unusable(&format!("{name} is not a regular file: remove it")));
+            let entry = open_entry(directory, &name, OFlags::RDWR | OFlags::CREATE);
+            let entry = entry.map_err(self.refused("open", &name))?;
+            if let Err(errno) = rustix::fs::flock(&entry, FlockOperation::NonBlockingLockExclusive) {
+                if !matches!(errno, Errno::WOULDBLOCK | Errno::INTR) {
+                    return Err(self.refused("lock", &name)(errno));
                 }
-                Err(errno) => return Err(FabricError::system("make the node's entry")(errno)),
-            };
-            if rustix::fs::flock(&entry, FlockOperation::NonBlockingLockExclusive).is_err() {
                 if rustix::fs::flock(&entry, FlockOperation::NonBlockingLockShared).is_err() {
                     attempts += 1;
                 } else if SystemClock.monotonic_ns() >= deadline_ns {
@@ -178,9 +187,8 @@ impl RuntimeDirectory {
                 SystemClock.pause(LOCK_PAUSE);
                 continue;
             }
-            let mut entry = File::from(entry);
             if is_named(directory, &entry, &name) {
-                announce(directory, node, &mut entry)?;
+                self.announce(directory, node, &entry)?;
                 return Ok(Claim {
                     node: node.clone(),
                     directory: directory
@@ -194,6 +202,22 @@ impl RuntimeDirectory {
         }
         let process = self.entry(node).ok().flatten().map_or(0, |entry| entry.process);
         Err(FabricError::NameInUse { node: node.clone(), process })
+    }
+
+    /// Writes the entry of a node, and removes a stale socket of that name.
+    fn announce(&self, directory: &OwnedFd, node: &NodeName, mut entry: &File) -> Result<(), FabricError> {
+        let process = std::process::id();
+        let content = NameEntry { node: node.clone(), process, started_ns: SystemClock.realtime_ns() };
+        entry
+            .set_len(0)
+            .and_then(|()| Ok(check_file_limit(ENTRY_LEN as u64)?))
+            .and_then(|()| entry.write_all(&content.emit()))
+            .map_err(self.refused("write", &format!("{node}{ENTRY_SUFFIX}")))?;
+        let socket = format!("{node}{SOCKET_SUFFIX}");
+        match rustix::fs::unlinkat(directory, &socket, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(self.refused("remove", &socket)(errno)),
+        }
     }
 
     /// The path to bind or connect the node's socket: through the open directory if the direct path is too long. An error if
@@ -218,8 +242,8 @@ impl RuntimeDirectory {
             match self.entry(&node) {
                 Ok(entry) => entries.extend(entry),
                 // Without descriptors no entry can be read, which does not mean that none exist.
-                Err(FabricError::System { what, source }) if is_short_of_files(&source) => {
-                    return Err(FabricError::System { what, source });
+                Err(FabricError::NodeFile { what, path, source }) if is_short_of_files(&source) => {
+                    return Err(FabricError::NodeFile { what, path, source });
                 }
                 Err(_) => {}
             }
@@ -232,14 +256,16 @@ impl RuntimeDirectory {
     pub(super) fn entry(&self, node: &NodeName) -> Result<Option<NodeListing>, FabricError> {
         let Some(directory) = self.find()? else { return Ok(None) };
         let name = format!("{node}{ENTRY_SUFFIX}");
-        let file = match rustix::fs::openat(directory, &name, OFlags::RDONLY | ENTRY_FLAGS, Mode::empty()) {
-            Ok(file) if is_regular(&file) => File::from(file),
-            Ok(_) | Err(Errno::NOENT) => return Ok(None),
-            Err(errno) => return Err(FabricError::system("read the node's entry")(errno)),
+        let file = match open_entry(directory, &name, OFlags::RDONLY) {
+            Ok(file) => file,
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::Other) => {
+                return Ok(None);
+            }
+            Err(error) => return Err(self.refused("open", &name)(error)),
         };
         let mut bytes = Vec::with_capacity(ENTRY_LEN + 1);
         let read = (&file).take(ENTRY_LEN as u64 + 1).read_to_end(&mut bytes);
-        read.map_err(FabricError::system("read the node's entry"))?;
+        read.map_err(self.refused("read", &name))?;
         // The lock is free if the process is dead; closing the file releases it again.
         let alive = rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_err();
         let entry = NameEntry::parse(&bytes).filter(|entry| entry.node == *node);
@@ -267,9 +293,7 @@ fn names(directory: &OwnedFd) -> Result<Vec<NodeName>, FabricError> {
 fn sweep(directory: &OwnedFd) {
     for node in names(directory).unwrap_or_default() {
         let name = format!("{node}{ENTRY_SUFFIX}");
-        let file = rustix::fs::openat(directory, &name, OFlags::RDONLY | ENTRY_FLAGS, Mode::empty());
-        let Some(file) = file.ok().filter(is_regular) else { continue };
-        let file = File::from(file);
+        let Ok(file) = open_entry(directory, &name, OFlags::RDONLY) else { continue };
         let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
         if locked && is_named(directory, &file, &name) {
             remove(directory, &node);
@@ -277,13 +301,20 @@ fn sweep(directory: &OwnedFd) {
     }
 }
 
-/// Whether it is a regular file: reading anything else may block for ever.
-fn is_regular(file: &OwnedFd) -> bool {
-    rustix::fs::fstat(file).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile)
+/// Opens an entry, an error of the kind [`io::ErrorKind::Other`] if it is not a regular file: reading anything else may block for
+/// ever.
+fn open_entry(directory: &OwnedFd, name: &str, flags: OFlags) -> io::Result<File> {
+    match rustix::fs::openat(directory, name, flags | ENTRY_FLAGS, Mode::RUSR | Mode::WUSR).map(File::from) {
+        Ok(file) if file.metadata()?.is_file() => Ok(file),
+        Ok(_) | Err(Errno::ISDIR | Errno::NXIO | Errno::LOOP) => {
+            Err(io::Error::other("it is not a regular file: remove it"))
+        }
+        Err(errno) => Err(errno.into()),
+    }
 }
 
 /// Whether the process or the host has reached its limit on open files.
-fn is_short_of_files(error: &std::io::Error) -> bool {
+fn is_short_of_files(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
@@ -291,20 +322,6 @@ fn is_short_of_files(error: &std::io::Error) -> bool {
 fn is_named(directory: &OwnedFd, file: &File, name: &str) -> bool {
     let named = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
     named.is_ok_and(|named| file.metadata().is_ok_and(|own| own.ino() == named.st_ino))
-}
-
-/// Writes the entry of a node, and removes a stale socket of that name.
-fn announce(directory: &OwnedFd, node: &NodeName, entry: &mut File) -> Result<(), FabricError> {
-    let process = std::process::id();
-    let content = NameEntry { node: node.clone(), process, started_ns: SystemClock.realtime_ns() };
-    entry
-        .set_len(0)
-        .and_then(|()| entry.write_all(&content.emit()))
-        .map_err(FabricError::system("write the node's entry"))?;
-    match rustix::fs::unlinkat(directory, format!("{node}{SOCKET_SUFFIX}"), AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => Ok(()),
-        Err(errno) => Err(FabricError::system("remove a dead node's socket")(errno)),
-    }
 }
 
 impl Drop for Claim {
@@ -327,6 +344,8 @@ fn remove(directory: &OwnedFd, node: &NodeName) {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::FileType;
+
     use super::*;
     use crate::testkit::skip::skip;
 
@@ -404,9 +423,10 @@ mod tests {
         std::os::unix::fs::symlink("/dev/zero", path("link.node")).unwrap();
         assert_eq!(directory.entries().unwrap(), []);
         for name in ["fifo", "dir", "socket", "link"] {
-            assert!(!matches!(directory.entry(&node(name)), Ok(Some(_))), "{name}");
-            let error = directory.claim(&node(name)).unwrap_err().to_string();
-            assert!(error.contains(&format!("{name}.node is not a regular file")), "{error}");
+            assert_eq!(directory.entry(&node(name)).unwrap(), None, "{name}");
+            let error = directory.claim(&node(name)).unwrap_err();
+            let is_named = |found: &str| Path::new(found) == path(&format!("{name}.node"));
+            assert!(matches!(&error, FabricError::NodeFile { path, .. } if is_named(path)), "{error}");
         }
     }
 
@@ -419,8 +439,11 @@ mod tests {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o777)).unwrap();
         let error = RuntimeDirectory::open(&path).unwrap_err();
         assert!(error.to_string().contains("FABRICAST_RUNTIME_DIR"), "{error}");
-        std::os::unix::fs::symlink(holder.path(), holder.path().join("link")).unwrap();
-        assert!(RuntimeDirectory::open(&holder.path().join("link")).is_err());
+        let link = holder.path().join("link");
+        std::os::unix::fs::symlink(holder.path(), &link).unwrap();
+        let error = RuntimeDirectory::open(&link).unwrap_err().to_string();
+        let parts = [link.to_str().unwrap(), "symbolic link", &holder.path().display().to_string()];
+        assert!(parts.iter().all(|part| error.contains(part)), "{error}");
     }
 
     #[test]

@@ -126,7 +126,7 @@ fn writable_memory_of_a_peer_keeps_its_pages() {
     let owner = Region::allocate(2 * 4096, Protection::PeerSeals).unwrap();
     let writer = Region::import_to_write(owner.file(), 4097).unwrap();
     let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    assert_eq!(rustix::fs::fallocate(owner.file(), hole, 0, 4096), Err(rustix::io::Errno::PERM));
+    assert_eq!(rustix::fs::fallocate(owner.file(), hole, 0, 4096), Err(Errno::PERM));
     for (offset, len) in [(0, usize::MAX), (4096, 4096), (100, 1), (2 * 4096, 8)] {
         writer.populate(offset, len);
     }

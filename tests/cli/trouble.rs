@@ -212,6 +212,20 @@ fn runtime_directory_by_a_symbolic_link_is_refused_as_one() {
 }
 
 #[test]
+fn topic_that_ends_without_a_value_is_no_result() {
+    let place = Place::new();
+    let node = place.node("n");
+    for verb in [&["get", "n/t", "--wait", "1h"][..], &["watch", "n/t"], &["hz", "n/t", "--json"]] {
+        let publisher = node.state_publisher::<u8>("t").open().unwrap();
+        let running = place.start(verb);
+        let is_set = || catches(running.process(), Signal::INT) && publisher.pull_subscribers() == 1;
+        wait_until("the subscriber", is_set);
+        drop(publisher);
+        running.end().assert_failure(1, &["shm:n/t"]);
+    }
+}
+
+#[test]
 fn shortage_of_this_host_exits_with_7() {
     let place = Place::new();
     let node = place.node("n");

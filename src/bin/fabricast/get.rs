@@ -27,7 +27,7 @@ const LAPS_MAX: u32 = 16;
 
 const AFTER_HELP: &str = "\
 The value is decoded with the topic's schema. For a log it is the newest record. The exit code is 1 if
-nothing has been published yet, 130 if Ctrl-C ends the wait.
+nothing has been published yet or the topic ends without a value, 130 if Ctrl-C ends the wait.
 
 With --json the value is one line
 {\"topic\",\"key\",\"sequence\",\"epoch\",\"published_ns\",\"age_ns\",\"value\"}; raw bytes are in base64, with
@@ -47,6 +47,7 @@ pub(crate) struct Arguments {
     #[arg(value_parser = target)]
     target: Target,
     /// The key, for topics with keys. State and log topics have none.
+    #[arg(hide = true)]
     key: Option<String>,
     #[command(flatten)]
     form: FormArguments,
@@ -69,6 +70,9 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
                 Exit::No,
                 format!("nothing has been published to {target} yet: {what}"),
             ));
+        }
+        Newest::Ended => {
+            return Err(Failure::new(Exit::No, format!("nothing arrived from {target}: it has ended")));
         }
         Newest::Unread(sequence) => {
             let sentence = format!("value {sequence} of {target} cannot be read: it may be damaged");
@@ -101,6 +105,8 @@ enum Newest<V> {
     Value(V),
     /// Nothing has been published.
     Nothing,
+    /// The topic has ended without a value.
+    Ended,
     /// This value existed before the last read, which failed.
     Unread(Sequence),
 }
@@ -118,6 +124,7 @@ fn newest(
             Ok(None) if is_abandoned() => return Err(Failure::ClosedPipe),
             Ok(None) | Err(ReceiveError::Contended { .. }) => {}
             Ok(Some(value)) => return Ok(Newest::Value(value)),
+            Err(ReceiveError::Ended { .. }) => return Ok(Newest::Ended),
             Err(error) => return Err(error.into()),
         }
     }
@@ -140,6 +147,7 @@ fn last_looks<S, V>(
     match look(subscriber, false) {
         Ok(Some(value)) => return Ok(Newest::Value(value)),
         Ok(None) | Err(ReceiveError::Contended { .. }) => {}
+        Err(ReceiveError::Ended { .. }) => return Ok(Newest::Ended),
         Err(error) => return Err(error.into()),
     }
     // Asked before the last read: a value published later need not be readable.

@@ -42,7 +42,7 @@ pub(crate) struct Arguments {
     #[arg(value_parser = target)]
     target: Target,
     /// Only values whose keys match this pattern, for topics with keys. State and log topics have none.
-    #[arg(long, value_name = "GLOB")]
+    #[arg(long, value_name = "GLOB", hide = true)]
     key: Option<String>,
     /// End after this many values.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]

@@ -51,7 +51,7 @@ pub enum NameError {
     /// The name has a character other than letters, digits, `.`, `_`, `-` (and `/` inside a topic).
     #[error(
         "{name:?} is not a {what} name: use ASCII letters, digits, '.', '_', '-'{slash}",
-        slash = if *what == "topic" { " and, between parts, '/'" } else { "" }
+        slash = if *what == "topic" { ", '/' between parts, and no '.' before a part" } else { ", and no '.' first" }
     )]
     Malformed {
         /// `node` or `topic`.

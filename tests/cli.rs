@@ -81,12 +81,14 @@ fn wrong_arguments_exit_with_2() {
 #[test]
 fn malformed_addresses_are_reported_in_one_line() {
     let place = Place::new();
-    let parts = ["\"quotes\"", "shm:NODE", "rdma://HOST[:PORT]"];
-    place.run(&["get", "quotes"]).assert_failure(2, &parts);
-    place.run(&["list", "quotes"]).assert_failure(2, &parts);
+    let parts = ["\"tcp:quotes\"", "shm:NODE", "rdma://HOST[:PORT]"];
     for verb in ["info", "get", "watch", "tail", "hz", "pub"] {
-        place.run(&[verb, "shm:quotes"]).assert_failure(2, &["\"shm:quotes\"", "shm:quotes/TOPIC"]);
+        place.run(&[verb, "tcp:quotes"]).assert_failure(2, &parts);
+        for node in ["quotes", "shm:quotes"] {
+            place.run(&[verb, node]).assert_failure(2, &["\"shm:quotes\"", "shm:quotes/TOPIC"]);
+        }
     }
+    place.run(&["list", "tcp:quotes"]).assert_failure(2, &parts);
 }
 
 #[test]

@@ -317,11 +317,8 @@ mod tests {
     fn names_and_texts_are_checked() {
         let bad_name = body("01 0000000000000003 2e2e2f");
         let error = decode(&framed(MessageKind::ListTopics, &bad_name)).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "the peer's ListTopics message is malformed: \"../\" is not a topic name: \
-             use ASCII letters, digits, '.', '_', '-' and, between parts, '/'"
-        );
+        let malformed = "the peer's ListTopics message is malformed: \"../\" is not a topic name: ";
+        assert!(error.to_string().starts_with(malformed), "{error}");
         let escape = body("00000009 0005 0000000000000001 1b");
         let error = decode(&framed(MessageKind::Refused, &escape)).unwrap_err();
         assert_eq!(

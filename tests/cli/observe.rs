@@ -342,6 +342,20 @@ fn times_sizes_and_targets_are_written_as_they_are_printed() {
 }
 
 #[test]
+fn name_of_a_node_suffices_and_a_topic_is_not_taken_for_one() {
+    let place = Place::new();
+    let _node = place.node("n");
+    let listed = place.run(&["list", "n", "--json"]);
+    assert_eq!(listed.printed(), place.run(&["list", "shm:n", "--json"]).printed());
+    place.run(&["get", "n"]).assert_failure(2, &["shm:n/TOPIC"]);
+    for topic in ["n/t", "shm:n/t"] {
+        let ended = place.run(&["list", topic]);
+        assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{ended:?}");
+        assert!(ended.error.contains("topic") && ended.error.contains("shm:n "), "{ended:?}");
+    }
+}
+
+#[test]
 fn get_logs_its_work_on_request() {
     let place = Place::new();
     let node = place.node("n");

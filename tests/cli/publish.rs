@@ -243,7 +243,7 @@ fn examples_extend_the_type_of_the_first_line() {
     drop(publisher);
     let empty = place.run_with_input(&["pub", "other/t", "--json", "--quiet"], "{\"a\": []}\n");
     assert_eq!((empty.code, empty.error.lines().count()), (Some(1), 2), "{empty:?}");
-    let parts = ["line 1:", "an element of a,", "--example"];
+    let parts = ["line 1 ", "an element of a,", "--example"];
     assert!(parts.iter().all(|part| empty.error.contains(part)), "{empty:?}");
     assert_eq!(place.run(&["pub", "other/t", "--example", "1"]).code, Some(2));
 }

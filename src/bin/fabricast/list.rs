@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::clock;
 use super::failure::{Exit, Failure};
 use super::output::{age, age_ns, json_line, printable, table};
-use super::setting::{Setting, is_absent, no_nodes};
+use super::setting::{Setting, address, is_absent, no_nodes};
 
 /// How long a node may take to answer before it is asked again.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
@@ -47,7 +47,8 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Arguments {
-    /// The node whose topics to list; by default every node of this host and user.
+    /// The node whose topics to list, as in shm:NODE, or NODE for short; by default every node of this host and user.
+    #[arg(value_parser = address)]
     address: Option<Address>,
     /// Print one JSON object per topic.
     #[arg(long)]

@@ -59,7 +59,7 @@ pub(crate) struct Arguments {
     /// The name of the node at an rdma:// address [default: rdma-PORT].
     #[arg(long, value_name = "NAME")]
     node: Option<NodeName>,
-    /// What the topic holds. This version has state and log topics only.
+    /// What the topic holds.
     #[arg(long, value_enum, default_value_t = Holding::State)]
     kind: Holding,
     /// Publish each line as raw bytes.
@@ -99,6 +99,7 @@ enum Holding {
     /// Values in order.
     Log,
     /// The newest value of each key.
+    #[value(hide = true)]
     Table,
 }
 
@@ -244,7 +245,7 @@ impl Arguments {
             (_, false, _) => Some(Form::Text),
             (_, true, []) => None,
             (_, true, examples) => {
-                let malformed = |why| Failure::usage(format!("cannot infer a type from --example: {why}"));
+                let malformed = |why| Failure::usage(format!("--example has no type: {why}"));
                 Some(Form::of_examples(examples).map_err(malformed)?)
             }
         })
@@ -354,25 +355,13 @@ impl Tally {
 
     /// Returns what to report when the input ends.
     fn at_end(self, arguments: &Arguments) -> String {
-        let values = match self.published {
-            1 => "1 value".to_owned(),
-            published => format!("{published} values"),
+        let (published, target) = (self.published, &arguments.target);
+        let values = if published == 1 { "value" } else { "values" };
+        let next = match arguments.linger {
+            Duration::ZERO => format!("stopped serving {target}: use --linger 1m to keep it available"),
+            linger => format!("serving {target} for another {}", shown(linger)),
         };
-        match arguments.linger {
-            Duration::ZERO => {
-                format!(
-                    "input ended after {values}; stopped serving {}: use --linger 1m to keep it available",
-                    arguments.target
-                )
-            }
-            linger => {
-                format!(
-                    "input ended after {values}; serving {} for another {}",
-                    arguments.target,
-                    shown(linger)
-                )
-            }
-        }
+        format!("input ended after {published} {values}; {next}")
     }
 }
 

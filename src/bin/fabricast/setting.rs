@@ -1,5 +1,6 @@
 //! The settings of all commands.
 
+use std::error::Error;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -189,12 +190,20 @@ pub(crate) fn check_keyless(target: &Target, key: Option<&str>, argument: &str) 
 
 /// Parses a topic's address; for a node of this host the name suffices. Every other address has a colon.
 pub(crate) fn target(text: &str) -> Result<Target, AddressError> {
-    match text.parse() {
-        Err(AddressError::Scheme { .. }) if text.contains('/') && !text.contains(':') => {
-            format!("shm:{text}").parse()
-        }
-        target => target,
+    in_full(text).parse()
+}
+
+/// Parses a node's address like [`target`].
+pub(crate) fn address(text: &str) -> Result<Address, Box<dyn Error + Send + Sync>> {
+    match target(text) {
+        Ok(Target { address, .. }) => Err(format!("it is a topic: write {address} for its node").into()),
+        Err(_) => Ok(in_full(text).parse::<Address>()?),
     }
+}
+
+/// The address, where only the name of a node is given, too.
+fn in_full(text: &str) -> String {
+    if text.contains(':') { text.to_owned() } else { format!("shm:{text}") }
 }
 
 /// Whether nothing is at this path. If that is unknown, opening it reports why.

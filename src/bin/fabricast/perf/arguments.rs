@@ -1,7 +1,7 @@
 use clap::{Args, ValueEnum};
 use fabricast::{Address, Delivery, Node, NodeName, limits};
 
-use super::super::setting::Way;
+use super::super::setting::{Way, address};
 use super::super::units::{duration, size_in};
 use super::cpus::Choice;
 use super::trouble::Trouble;
@@ -77,7 +77,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "ADDRESS", requires = "serve")]
     pub(super) rdma: Option<Address>,
     /// Measure against the process with --serve at this address
-    #[arg(long, value_name = "ADDRESS", conflicts_with = "floor")]
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "floor", value_parser = address)]
     pub(super) connect: Option<Address>,
     /// Time to wait for the other process
     #[arg(long, value_name = "TIME", default_value_t = 10.0, value_parser = seconds)]

@@ -13,9 +13,12 @@ struct UniqueVisitor;
 
 /// Parses a value, or returns why it is rejected.
 pub(super) fn parse(text: &str) -> Result<Value, String> {
-    let refused = |error: serde_json::Error| match error.is_data() {
-        true => error.to_string(),
-        false => format!("not JSON: {error}"),
+    if text.trim().is_empty() {
+        return Err("it is empty: write a JSON value".to_owned());
+    }
+    let refused = |error: serde_json::Error| {
+        let what = if error.is_data() { "" } else { "not JSON: " };
+        format!("{what}{error}").replace(" at line 1 column ", " at column ")
     };
     let Unique(value) = serde_json::from_str(text).map_err(refused)?;
     match integers(text).find(|digits| digits.parse::<i64>().is_err() && digits.parse::<u64>().is_err()) {

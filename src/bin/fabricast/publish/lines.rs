@@ -23,18 +23,8 @@ const JSON_LEN_MIN: usize = 64 * 1024;
 pub(super) struct Line {
     /// Its number, from 1 on.
     number: u64,
-    content: Content,
-}
-
-/// The content of a line.
-#[derive(Debug)]
-enum Content {
-    /// These bytes.
-    Bytes(Vec<u8>),
-    /// More than so many bytes, which were discarded.
-    TooLong(usize),
-    /// The input failed: no more lines follow.
-    Unreadable(Failure),
+    /// Its bytes, unless it is too long or the input failed: no more lines follow then.
+    content: Result<Vec<u8>, Rejected>,
 }
 
 /// Why a line is not published.
@@ -57,6 +47,13 @@ pub(super) enum Form {
     Json(JsonShape, Schema),
 }
 
+impl Rejected {
+    /// The rejection of the line of this number.
+    fn line(number: u64, why: &str) -> Self {
+        Self::Line(format!("line {number} was not published: {why}"))
+    }
+}
+
 impl Form {
     /// The form of JSON values like these.
     pub(super) fn of_examples(examples: &[impl AsRef<str>]) -> Result<Self, String> {
@@ -70,13 +67,9 @@ impl Form {
 
     /// The form of JSON values like this line, which is returned.
     pub(super) fn of_line(line: Line) -> Result<(Self, Line), Rejected> {
-        let form = match line.content {
-            Content::Bytes(ref bytes) => Self::of_examples(&[String::from_utf8_lossy(bytes)]),
-            Content::TooLong(len_max) => Err(too_long(len_max)),
-            Content::Unreadable(failure) => return Err(Rejected::Input(failure)),
-        };
-        let rejected = |why| Rejected::Line(format!("cannot infer a type from line {}: {why}", line.number));
-        Ok((form.map_err(rejected)?, line))
+        let (number, bytes) = (line.number, line.content?);
+        let form = Self::of_examples(&[String::from_utf8_lossy(&bytes)]);
+        Ok((form.map_err(|why| Rejected::line(number, &why))?, Line { number, content: Ok(bytes) }))
     }
 
     /// The most bytes of a line for a value of so many; for JSON also before its form is known.
@@ -90,12 +83,8 @@ impl Form {
 
     /// The encoded value of a line, of at most so many bytes.
     pub(super) fn encode(&self, line: Line, payload_len_max: usize) -> Result<Vec<u8>, Rejected> {
-        let rejected = |why: &str| Rejected::Line(format!("line {} was not published: {why}", line.number));
-        let bytes = match line.content {
-            Content::Bytes(bytes) => bytes,
-            Content::TooLong(len_max) => return Err(rejected(&too_long(len_max))),
-            Content::Unreadable(failure) => return Err(Rejected::Input(failure)),
-        };
+        let rejected = |why: &str| Rejected::line(line.number, why);
+        let bytes = line.content?;
         let value = match self {
             Self::Raw => bytes,
             Self::Text => {
@@ -131,11 +120,11 @@ fn too_long(len_max: usize) -> String {
 pub(super) fn read(input: &mut BufReader<impl Read>, len_max: usize, batches: &Sender<Vec<Line>>) {
     let mut batch = Vec::new();
     for number in 1_u64.. {
-        let content = read_line(input, len_max).unwrap_or_else(|error| {
+        let content = read_line(input, number, len_max).unwrap_or_else(|error| {
             let sentence = format!("cannot read standard input: {error}");
-            Some(Content::Unreadable(Failure::new(Exit::Local, sentence)))
+            Some(Err(Rejected::Input(Failure::new(Exit::Local, sentence))))
         });
-        let is_over = matches!(content, None | Some(Content::Unreadable(_)));
+        let is_over = matches!(content, None | Some(Err(Rejected::Input(_))));
         batch.extend(content.map(|content| Line { number, content }));
         if batch.len() < LINES_AT_ONCE && !is_over && input.buffer().contains(&b'\n') {
             continue;
@@ -148,7 +137,11 @@ pub(super) fn read(input: &mut BufReader<impl Read>, len_max: usize, batches: &S
 }
 
 /// The next line without its end. Never takes more memory than the longest line.
-fn read_line(input: &mut impl BufRead, len_max: usize) -> std::io::Result<Option<Content>> {
+fn read_line(
+    input: &mut impl BufRead,
+    number: u64,
+    len_max: usize,
+) -> std::io::Result<Option<Result<Vec<u8>, Rejected>>> {
     let mut line = Vec::new();
     // The longest line and its end.
     let room = (len_max as u64).saturating_add(2);
@@ -160,12 +153,12 @@ fn read_line(input: &mut impl BufRead, len_max: usize) -> std::io::Result<Option
     let end = ends.into_iter().find(|end| line.ends_with(end)).map_or(0, <[u8]>::len);
     line.truncate(line.len() - end);
     if line.len() <= len_max {
-        return Ok(Some(Content::Bytes(line)));
+        return Ok(Some(Ok(line)));
     }
     if !is_whole {
         skip_line(input)?;
     }
-    Ok(Some(Content::TooLong(len_max)))
+    Ok(Some(Err(Rejected::line(number, &too_long(len_max)))))
 }
 
 /// Discards the rest of a line.
@@ -196,9 +189,9 @@ mod tests {
     /// The lines, or for longer ones the limit.
     fn lines(input: &[u8], len_max: usize) -> Vec<Result<String, usize>> {
         let content = |line: Line| match line.content {
-            Content::Bytes(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
-            Content::TooLong(len_max) => Err(len_max),
-            Content::Unreadable(failure) => panic!("{failure}"),
+            Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+            Err(Rejected::Line(sentence)) if sentence.ends_with(&too_long(len_max)) => Err(len_max),
+            Err(rejected) => panic!("{rejected:?}"),
         };
         batches(input, len_max).into_iter().flatten().map(content).collect()
     }
@@ -239,6 +232,21 @@ mod tests {
         // Its end may be where reading stopped.
         assert_eq!(lines(b"abcd\n\nx\n", 3), [Err(3), kept(""), kept("x")]);
         assert_eq!(lines(b"abcde\nx\n", 3), [Err(3), kept("x")]);
+    }
+
+    #[test]
+    fn rejected_json_names_its_place_in_the_input() {
+        let form = Form::of_examples(&["{}"]).unwrap();
+        let why = |input: &[u8]| encode(&form, input).pop().unwrap().unwrap_err();
+        let doubled = why(b"{}\n{\"a\": 1, \"a\": 2}\n");
+        assert!(
+            doubled.contains("line 2") && doubled.contains("\"a\"") && !doubled.contains("line 1"),
+            "{doubled}"
+        );
+        for input in [&b"{}\n\n"[..], b"{}\n \n"] {
+            let empty = why(input);
+            assert!(empty.contains("line 2") && empty.contains("empty") && !empty.contains("EOF"), "{empty}");
+        }
     }
 
     #[test]

@@ -250,7 +250,7 @@ fn of_memory(error: &MemoryError) -> Exit {
     }
 }
 
-/// Tells a local shortage from a failure at the other end.
+/// Distinguishes a local shortage from a failure at the other end.
 #[cfg(feature = "verbs")]
 fn of_verbs(error: &VerbsError) -> Exit {
     match error {

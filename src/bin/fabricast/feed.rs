@@ -74,17 +74,8 @@ impl<'a> Feed<'a> {
         duration: Option<Duration>,
         interrupt: &'a Interrupt,
     ) -> Self {
-        let deadline = duration.map(Deadline::after);
-        Self {
-            subscriber,
-            interrupt,
-            target,
-            doing,
-            deadline,
-            last: None,
-            unlooked: 0,
-            heart: Heart::default(),
-        }
+        let (deadline, heart) = (duration.map(Deadline::after), Heart::default());
+        Self { subscriber, interrupt, target, doing, deadline, last: None, unlooked: 0, heart }
     }
 
     /// Yields the next event, with `take` of its value. Waits briefly.

@@ -232,15 +232,9 @@ impl NodeAnswer {
 
     fn rows(&self, now_ns: u64) -> Vec<Row> {
         let topics = self.answer.as_deref().unwrap_or_default();
-        let bare = Row {
-            node: self.node.clone(),
-            topic: None,
-            kind: None,
-            type_name: None,
-            sequence: None,
-            age_ns: None,
-            state: self.state(),
-        };
+        let (node, state) = (self.node.clone(), self.state());
+        let bare =
+            Row { node, topic: None, kind: None, type_name: None, sequence: None, age_ns: None, state };
         if topics.is_empty() {
             return vec![bare];
         }

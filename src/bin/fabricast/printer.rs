@@ -4,12 +4,13 @@ use std::io::{StdoutLock, Write};
 
 use clap::Args;
 use fabricast::{AnySubscriber, Raw, Schema, TopicName};
+use serde_json::json;
 
 use super::failure::{Exit, Failure};
 use super::feed::{CONFLATED, Loss};
 use super::output::{age, data, hex_dump, json_line};
 use super::subscription::Value;
-use super::value::{LossLine, ValueLine, age_ns, text};
+use super::value::{ValueLine, age_ns, text};
 
 /// How values are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +109,8 @@ impl Printer {
     pub(crate) fn loss(&mut self, Loss { first, count, reason }: Loss) -> Result<(), Failure> {
         match self.form {
             Form::Json => {
-                let line = LossLine { topic: &self.topic, lost: count, first_lost: first, reason };
+                let topic = self.topic.as_str();
+                let line = json!({ "topic": topic, "lost": count, "first_lost": first, "reason": reason });
                 json_line(&mut self.out, &line)?;
             }
             Form::Raw => {

@@ -26,15 +26,6 @@ pub(crate) struct ValueLine<'a> {
     encoding: Option<&'static str>,
 }
 
-/// A loss as a line of JSON.
-#[derive(Debug, Serialize)]
-pub(crate) struct LossLine<'a> {
-    pub(crate) topic: &'a TopicName,
-    pub(crate) lost: u64,
-    pub(crate) first_lost: u64,
-    pub(crate) reason: &'a str,
-}
-
 impl<'a> ValueLine<'a> {
     /// The line of a value of this topic.
     pub(crate) fn new(topic: &'a TopicName, schema: &Schema, sample: &Value) -> Result<Self, DecodeError> {

@@ -138,10 +138,7 @@ pub(super) enum FabricName {
 
 impl Mode {
     pub(super) fn delivery(self) -> Delivery {
-        match self {
-            Self::Pull | Self::Notify | Self::Stream => Delivery::Pull,
-            Self::Push => Delivery::Push,
-        }
+        if self == Self::Push { Delivery::Push } else { Delivery::Pull }
     }
 
     pub(super) fn name(self) -> &'static str {

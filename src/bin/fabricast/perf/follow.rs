@@ -57,11 +57,12 @@ fn watch(
 }
 
 impl Followers {
-    /// Starts as many as the arguments say, to subscribe to the node at this address.
+    /// Starts as many as the arguments say, to subscribe to this publisher at this address, and waits until they and the answering
+    /// process have subscribed.
     pub(super) fn start(
         measurement: &Measurement<'_>,
         size: u32,
-        measuring: &Address,
+        (measuring, publisher): (&Address, &StatePublisher<Raw>),
     ) -> Result<Self, Trouble> {
         let Measurement { arguments, setting, cpus, .. } = measurement;
         let control = Control::create(0)?;
@@ -70,27 +71,15 @@ impl Followers {
             command.args(["--size", &size.to_string(), "--follow", &measuring.to_string()]);
             Process::start("subscribing", command, control.file()?)
         };
-        let more = arguments.subscribers - 1;
-        if more == 0 {
-            return Ok(Self { processes: Vec::new(), control });
-        }
         // A process may run where the one that starts it may.
         cpus.unpin()?;
-        let processes = (0..more).map(|_| start_one()).collect::<Result<_, _>>()?;
+        let processes = (1..arguments.subscribers).map(|_| start_one()).collect::<Result<_, _>>()?;
         cpus.pin_measuring()?;
-        Ok(Self { processes, control })
-    }
-
-    /// Waits until all have subscribed, including the answering one.
-    pub(super) fn join(
-        &mut self,
-        publisher: &StatePublisher<Raw>,
-        measurement: &Measurement<'_>,
-    ) -> Result<(), Trouble> {
-        let all = u64::try_from(self.processes.len())? + 1;
+        let mut followers = Self { processes, control };
         let subscribers = || publisher.pull_subscribers() + publisher.push_subscribers();
-        let check = || self.processes.iter_mut().try_for_each(Process::check);
-        measurement.await_subscribers(all, subscribers, "subscribing", check)
+        let check = || followers.processes.iter_mut().try_for_each(Process::check);
+        measurement.await_subscribers(arguments.subscribers.into(), subscribers, "subscribing", check)?;
+        Ok(followers)
     }
 
     /// Ends them, and returns what they received.

@@ -67,7 +67,7 @@ impl Pings<'_> {
         let fabric = FabricName::of(address);
         let published = self.publish(size, &name_beside(address, "ping"), fabric)?;
         let mut ping = self.subscribe(size, address, published, None)?;
-        let followers = self.start_followers(size, fabric, &ping)?;
+        let followers = Followers::start(&self.0, size, (&fabric.address(&ping.node)?, &ping.publisher))?;
         ping.warm_up()?;
         let mut durations = Durations::new();
         let Arguments { iterations, seconds, .. } = *self.0.arguments;
@@ -102,7 +102,8 @@ impl Pings<'_> {
         let address = answering.process.line()?.parse()?;
         let mut ping = self.subscribe(size, &address, published, Some(&mut answering.process))?;
         answering.probe.begin(answering.floor.control(), (&mut answering.process, answering.interrupt))?;
-        let followers = self.start_followers(size, self.0.arguments.fabric, &ping)?;
+        let measuring = self.0.arguments.fabric.address(&ping.node)?;
+        let followers = Followers::start(&self.0, size, (&measuring, &ping.publisher))?;
         let (mut floor, mut delivery) = (Durations::new(), Durations::new());
         let Arguments { iterations, seconds, .. } = *self.0.arguments;
         let turns = iterations.map_or(TURNS, |iterations| iterations.min(TURNS));
@@ -156,14 +157,6 @@ impl Pings<'_> {
         Ok(Answering { interrupt: &self.0.interrupt, process, floor, stamp: 0, probe: Probe::default() })
     }
 
-    /// Starts the additional subscribers, and waits for them.
-    fn start_followers(&self, size: u32, fabric: FabricName, ping: &Ping<'_>) -> Result<Followers, Trouble> {
-        let measuring = fabric.address(&ping.node)?;
-        let mut followers = Followers::start(&self.0, size, &measuring)?;
-        followers.join(&ping.publisher, &self.0)?;
-        Ok(followers)
-    }
-
     /// Publishes for the answering node, which is dialled, and for additional subscribers.
     fn publish(
         &self,
@@ -199,18 +192,8 @@ impl Pings<'_> {
             || process.as_mut().map_or(Ok(()), |process| process.check()),
         )?;
         let value = vec![0x5555_5555_5555_5555; len.div_ceil(size_of::<u64>())];
-        let manner = Manner::of(mode);
-        Ok(Ping {
-            manner,
-            interrupt,
-            value,
-            len,
-            number: 0,
-            publisher,
-            subscriber,
-            node,
-            seen: Seen::default(),
-        })
+        let (manner, seen) = (Manner::of(mode), Seen::default());
+        Ok(Ping { manner, interrupt, value, len, number: 0, publisher, subscriber, node, seen })
     }
 }
 

@@ -23,7 +23,7 @@ pub(crate) const VERSION: u16 = 2;
 /// Hands all messages to a macro: the kind of each, its body, and its number, which is that of `Refuse` in every version.
 ///
 /// Those that say nothing but which attachment they are about: `Expose` comes with its landing region; `Exposed` says that this fits, and
-/// that values will be written to it; `Listen` asks, at most once, to be told of what the topic publishes.
+/// that values will be written to it; `Listen` asks, at most once, for notices of what the topic publishes.
 macro_rules! each_message {
     ($into:ident) => {
         $into! {

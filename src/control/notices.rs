@@ -6,7 +6,7 @@ use super::attachment::AttachmentId;
 use super::bytes::Bytes;
 use crate::limits;
 
-/// Answers `Listen`. With a bell, its memory comes with the message.
+/// Answers `Listen`. With a wake word, its memory comes with the message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Notices {
     /// The attachment.

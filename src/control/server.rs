@@ -67,11 +67,11 @@ pub(crate) enum ServerAction {
     /// Decide whether the region that came with this message is a fit landing region, and say
     /// [`exposed`](ServerSession::exposed) or [`refuse`](ServerSession::refuse).
     Expose(AttachmentId),
-    /// Decide how the peer is told of what the topic publishes, and say [`notices`](ServerSession::notices).
+    /// Decide how the peer is notified of what the topic publishes, and call [`notices`](ServerSession::notices).
     Listen(AttachmentId),
     /// No answer needed: what the peer receives of the session's channel.
     Heard(Heard),
-    /// Forget the attachment and its landing region, and say [`detached`](ServerSession::detached).
+    /// Forget the attachment and its landing region, and call [`detached`](ServerSession::detached).
     Detach(Detach),
     /// Nothing to answer: the last word of an attachment whose topic had ended.
     FinalCounts(Detach),

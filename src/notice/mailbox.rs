@@ -86,7 +86,7 @@ impl Mailbox {
     /// The newest sequence that was heard of. Goes back only by [`Self::correct`].
     #[inline]
     pub(crate) fn hint(&self) -> Sequence {
-        // Relaxed: what it tells of is looked at under the lock, or in the repository.
+        // Relaxed: what it announces is read under the lock, or in the repository.
         Sequence::new(self.hint.load(Ordering::Relaxed))
     }
 

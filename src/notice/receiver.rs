@@ -171,7 +171,7 @@ impl NoticeReceiver {
         Ok(true)
     }
 
-    /// What tells of news at this moment: notices that were heard at most [`limits::NOTICE_SILENCE_NS`] ago, preferably such
+    /// What announces news at this moment: notices that were heard at most [`limits::NOTICE_SILENCE_NS`] ago, preferably such
     /// as are sent to all.
     pub(crate) fn reach(&self, now_ns: u64) -> Option<DatagramReach> {
         preferred(self.multicast.was_lately(now_ns), self.unicast.was_lately(now_ns))
@@ -179,7 +179,7 @@ impl NoticeReceiver {
 
     /// Whether a beacon has arrived since the last call, and how; multicast first.
     pub(crate) fn beacon(&self) -> Option<DatagramReach> {
-        // Both are asked, so that what was heard is told once.
+        // Both are asked, so that what was heard is reported once.
         preferred(self.multicast.take_beacon(), self.unicast.take_beacon())
     }
 

@@ -67,8 +67,8 @@ impl Loan<'_> {
     }
 
     /// Returns the number of bytes that still fit.
-    pub fn room(&self) -> usize {
-        self.staged.room()
+    pub fn remaining(&self) -> usize {
+        self.staged.remaining()
     }
 
     /// Publishes the appended bytes, and returns the sequence of the value.
@@ -82,7 +82,7 @@ impl Loan<'_> {
 
 impl io::Write for Loan<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let (fitting, _) = bytes.split_at(bytes.len().min(self.room()));
+        let (fitting, _) = bytes.split_at(bytes.len().min(self.remaining()));
         self.append(fitting).map_err(io::Error::other)?;
         Ok(fitting.len())
     }

@@ -37,13 +37,13 @@ impl StagedValue<'_> {
     }
 
     /// Returns the number of bytes that still fit.
-    pub(crate) fn room(&self) -> usize {
+    pub(crate) fn remaining(&self) -> usize {
         self.writer.geometry().payload_len_max() - self.len
     }
 
     /// Appends bytes to the value, or none if they do not fit.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<(), TooLong> {
-        if bytes.len() > self.room() {
+        if bytes.len() > self.remaining() {
             return Err(TooLong {
                 len: self.len + bytes.len(),
                 max: self.writer.geometry().payload_len_max(),

@@ -69,7 +69,7 @@ fn every_length_is_read_back_however_it_was_written() {
                 _ => {
                     let mut staged = writer.stage(9);
                     bytes.chunks(sizes[way - 2]).for_each(|piece| staged.append(piece).unwrap());
-                    assert_eq!((staged.len(), staged.room()), (len, 5000 - len));
+                    assert_eq!((staged.len(), staged.remaining()), (len, 5000 - len));
                     staged.commit(5)
                 }
             };
@@ -94,7 +94,7 @@ fn a_value_that_is_too_long_is_refused_and_nothing_changes() {
     let mut staged = writer.stage(1);
     staged.append(&[1; 60]).unwrap();
     assert_eq!(staged.append(&[1; 41]), Err(TooLong { len: 101, max: 100 }));
-    assert_eq!(staged.room(), 40);
+    assert_eq!(staged.remaining(), 40);
     // Not committed: nothing is published.
     let region = Arc::clone(writer.region());
     assert_eq!(reader.read(&region).unwrap().unwrap().payload, b"kept");

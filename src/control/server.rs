@@ -64,7 +64,7 @@ pub(crate) enum ServerAction {
     /// Decide whether the peer may attach, and call [`grant`](ServerSession::grant) or
     /// [`refuse`](ServerSession::refuse).
     Attach(Attach),
-    /// Decide whether the region that came with this message is a fit landing region, and say
+    /// Decide whether the region that came with this message is a fit landing region, and call
     /// [`exposed`](ServerSession::exposed) or [`refuse`](ServerSession::refuse).
     Expose(AttachmentId),
     /// Decide how the peer is notified of what the topic publishes, and call [`notices`](ServerSession::notices).

@@ -47,7 +47,8 @@ Times and sizes have the units that the program prints: 250ms, 5s, 1m30s, and 64
 
 Exit codes:
   0  done
-  1  no result: nothing published, nothing arrived in time, a damaged value, or a rejected input line
+  1  no result: nothing published, nothing arrived in time or before the topic ended, a damaged value, or
+     a rejected input line
   2  usage
   3  no such node or topic, or it cannot be reached
   4  refused by the publisher

@@ -92,13 +92,6 @@ fn malformed_addresses_are_reported_in_one_line() {
 }
 
 #[test]
-fn state_and_log_topics_have_no_keys() {
-    let place = Place::new();
-    place.run(&["get", "shm:a/b", "key"]).assert_failure(2, &["shm:a/b has no keys", "KEY"]);
-    place.run(&["watch", "shm:a/b", "--key", "*"]).assert_failure(2, &["shm:a/b has no keys", "--key"]);
-}
-
-#[test]
 #[cfg(not(feature = "verbs"))]
 fn addresses_of_missing_fabrics_are_unreachable() {
     let place = Place::new();

@@ -83,8 +83,6 @@ fn ctrl_c_ends_pub_quietly_and_the_topic_in_good_order() {
 #[test]
 fn impossible_publications_are_reported() {
     let place = Place::new();
-    let parts = ["--kind state", "--kind log"];
-    place.run(&["pub", "shm:me/t", "--kind", "table"]).assert_failure(2, &parts);
     let parts = ["--slots", "--kind state"];
     place.run(&["pub", "shm:me/t", "--kind", "log", "--slots", "8"]).assert_failure(2, &parts);
     let parts = ["--capacity", "--kind log"];

@@ -13,7 +13,7 @@ use super::failure::{Exit, Failure};
 use super::interrupt::Interrupt;
 use super::output::{hex_dump, is_abandoned, json_line};
 use super::printer::{Form, FormArguments};
-use super::setting::{Setting, check_keyless, target};
+use super::setting::{Setting, target};
 use super::subscription::{Value, keep, receive};
 use super::units::duration;
 use super::value::{ValueLine, text};
@@ -46,9 +46,6 @@ pub(crate) struct Arguments {
     /// The topic, as in shm:NODE/TOPIC, or NODE/TOPIC for short.
     #[arg(value_parser = target)]
     target: Target,
-    /// The key, for topics with keys. State and log topics have none.
-    #[arg(hide = true)]
-    key: Option<String>,
     #[command(flatten)]
     form: FormArguments,
     /// Wait this long for a value if nothing has been published yet.
@@ -58,7 +55,6 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
     let target = &arguments.target;
-    check_keyless(target, arguments.key.as_deref(), "KEY")?;
     let mut subscriber = setting.subscribe_any(target, Delivery::Pull, LogStart::Back(1))?;
     let interrupt = Interrupt::install()?;
     let sample = match newest(&mut subscriber, arguments.wait, &interrupt)? {

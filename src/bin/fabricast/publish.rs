@@ -98,9 +98,6 @@ enum Holding {
     State,
     /// Values in order.
     Log,
-    /// The newest value of each key.
-    #[value(hide = true)]
-    Table,
 }
 
 /// Encoded values of the type that [`SCHEMA`] describes.
@@ -226,7 +223,6 @@ impl Arguments {
     /// Rejects inconsistent arguments.
     fn check(&self) -> Result<(), Failure> {
         let sentence = match self.kind {
-            Holding::Table => "this version has state and log topics only: use --kind state or --kind log",
             Holding::State if self.capacity.is_some() => {
                 "a state topic has slots, not a --capacity: omit it, or use --kind log"
             }

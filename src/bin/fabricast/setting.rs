@@ -178,16 +178,6 @@ impl Setting {
     }
 }
 
-/// Rejects a key, or a pattern of keys, for a topic without keys.
-pub(crate) fn check_keyless(target: &Target, key: Option<&str>, argument: &str) -> Result<(), Failure> {
-    match key {
-        None => Ok(()),
-        Some(_) => Err(Failure::usage(format!(
-            "{target} has no keys, like every state and log topic: omit {argument}"
-        ))),
-    }
-}
-
 /// Parses a topic's address; for a node of this host the name suffices. Every other address has a colon.
 pub(crate) fn target(text: &str) -> Result<Target, AddressError> {
     in_full(text).parse()

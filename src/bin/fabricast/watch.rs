@@ -9,7 +9,7 @@ use super::failure::{Exit, Failure};
 use super::feed::{Event, Feed};
 use super::interrupt::Interrupt;
 use super::printer::{Form, Printer};
-use super::setting::{Setting, Way, check_keyless, target};
+use super::setting::{Setting, Way, target};
 use super::subscription::keep;
 use super::units::duration;
 
@@ -41,9 +41,6 @@ pub(crate) struct Arguments {
     /// The topic, as in shm:NODE/TOPIC, or NODE/TOPIC for short.
     #[arg(value_parser = target)]
     target: Target,
-    /// Only values whose keys match this pattern, for topics with keys. State and log topics have none.
-    #[arg(long, value_name = "GLOB", hide = true)]
-    key: Option<String>,
     /// End after this many values.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
@@ -60,7 +57,6 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
     let target = &arguments.target;
-    check_keyless(target, arguments.key.as_deref(), "--key")?;
     let subscriber = setting.subscribe_any(target, arguments.delivery.into(), LogStart::Newest)?;
     // Only now: until here Ctrl-C has its default effect.
     let interrupt = Interrupt::install()?;

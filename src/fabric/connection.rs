@@ -50,8 +50,8 @@ pub(crate) trait Acceptor: Debug + Send {
     /// Returns the addresses to dial.
     fn addresses(&self) -> Vec<Address>;
 
-    /// Returns a handle that is readable while a connection is waiting. `None` in a simulation.
-    fn wait_handle(&self) -> Option<BorrowedFd<'_>>;
+    /// Returns a handle that is readable while a connection is waiting.
+    fn wait_handle(&self) -> BorrowedFd<'_>;
 }
 
 /// One end of a session with a peer.
@@ -78,8 +78,8 @@ pub(crate) trait Connection: Debug + Send {
     fn datagrams(&self) -> Option<&dyn Datagrams>;
 
     /// Returns a handle that becomes readable when a message is waiting or the peer is gone, and readable or writable when
-    /// sending can resume after [`Sent::Full`]: receive first, then send. `None` in a simulation.
-    fn wait_handle(&self) -> Option<BorrowedFd<'_>>;
+    /// sending can resume after [`Sent::Full`]: receive first, then send.
+    fn wait_handle(&self) -> BorrowedFd<'_>;
 }
 
 /// The purpose of dialling a connection.

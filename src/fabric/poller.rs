@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{Timespec, epoll};
@@ -69,6 +69,11 @@ impl Poller {
             Some(interest) => self.watched.insert(key, interest),
         };
         Ok(())
+    }
+
+    /// Readable while a handle is ready.
+    pub(crate) fn wait_handle(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
     }
 
     /// Waits until a handle is ready or the time is over, rounded up to milliseconds. Adds the keys of the ready handles.

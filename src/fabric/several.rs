@@ -76,14 +76,14 @@ struct SeveralListeners {
     listeners: Vec<Box<dyn Acceptor>>,
     /// The listener to try first, rotated so that a busy one does not starve the others.
     first: usize,
-    /// Readable when any listener is. `None` if one of them cannot be waited for.
-    readable: Option<OwnedFd>,
+    /// Readable when any listener is.
+    readable: OwnedFd,
 }
 
 impl SeveralListeners {
     fn new(listeners: Vec<Box<dyn Acceptor>>) -> Result<Self, FabricError> {
-        let handles: Option<Vec<_>> = listeners.iter().map(|listener| listener.wait_handle()).collect();
-        let readable = handles.map(|handles| together(&handles)).transpose()?;
+        let handles: Vec<_> = listeners.iter().map(|listener| listener.wait_handle()).collect();
+        let readable = together(&handles)?;
         Ok(Self { listeners, first: 0, readable })
     }
 }
@@ -109,8 +109,8 @@ impl Acceptor for SeveralListeners {
         self.listeners.iter().flat_map(|listener| listener.addresses()).collect()
     }
 
-    fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
-        self.readable.as_ref().map(AsFd::as_fd)
+    fn wait_handle(&self) -> BorrowedFd<'_> {
+        self.readable.as_fd()
     }
 }
 
@@ -128,7 +128,7 @@ pub(super) fn together(handles: &[BorrowedFd<'_>]) -> Result<OwnedFd, FabricErro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fabric::{Received, Sent};
+    use crate::fabric::{Received, Sent, Waker};
     use crate::memory::Protection;
     use crate::testkit::fabric::{Network, Reach};
 
@@ -183,7 +183,7 @@ mod tests {
 
     /// A listener that cannot accept, as if it were out of descriptors.
     #[derive(Debug)]
-    struct Exhausted;
+    struct Exhausted(Waker);
 
     impl Acceptor for Exhausted {
         fn accept(&mut self) -> Result<Option<Box<dyn Connection>>, FabricError> {
@@ -194,8 +194,8 @@ mod tests {
             Vec::new()
         }
 
-        fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
-            None
+        fn wait_handle(&self) -> BorrowedFd<'_> {
+            self.0.wait_handle()
         }
     }
 
@@ -203,7 +203,8 @@ mod tests {
     fn a_listener_that_fails_does_not_keep_the_others_from_accepting() {
         let network = Network::new(1, Reach::Mapped);
         let other = network.fabric(&name("node")).listen(&name("far")).unwrap();
-        let mut several = SeveralListeners::new(vec![Box::new(Exhausted), other]).unwrap();
+        let mut several =
+            SeveralListeners::new(vec![Box::new(Exhausted(Waker::new().unwrap())), other]).unwrap();
         for _ in 0..3 {
             assert!(several.accept().is_err(), "no peer has dialled");
         }

@@ -10,8 +10,6 @@ use crate::fabric::{FabricError, Interest, Poller, WakeQueue};
 pub(super) struct Agenda {
     poller: Poller,
     ready: BTreeSet<u64>,
-    /// Keys that cannot be waited for, those of a simulation. Every turn processes them.
-    unwatched: BTreeSet<u64>,
     due: BTreeMap<u64, u64>,
     by_time: BTreeSet<(u64, u64)>,
 }
@@ -21,8 +19,7 @@ impl Agenda {
     pub(super) fn new(queue: &WakeQueue, key: u64) -> Result<Self, FabricError> {
         let mut poller = Poller::new()?;
         poller.watch(key, queue.wait_handle(), Some(Interest::Read))?;
-        let (ready, unwatched) = (BTreeSet::new(), BTreeSet::new());
-        Ok(Self { poller, ready, unwatched, due: BTreeMap::new(), by_time: BTreeSet::new() })
+        Ok(Self { poller, ready: BTreeSet::new(), due: BTreeMap::new(), by_time: BTreeSet::new() })
     }
 
     /// Processes this key in the next turn, which comes at once.
@@ -42,25 +39,18 @@ impl Agenda {
         }
     }
 
-    /// Processes this key when its handle is ready; without a handle, in every turn.
+    /// Processes this key when its handle is ready.
     pub(super) fn watch(
         &mut self,
         key: u64,
-        handle: Option<BorrowedFd<'_>>,
+        handle: BorrowedFd<'_>,
         interest: Option<Interest>,
     ) -> Result<(), FabricError> {
-        if let Some(handle) = handle {
-            return self.poller.watch(key, handle, interest);
-        }
-        match interest {
-            Some(_) => self.unwatched.insert(key),
-            None => self.unwatched.remove(&key),
-        };
-        Ok(())
+        self.poller.watch(key, handle, interest)
     }
 
     /// Drops this key, before its handle is closed.
-    pub(super) fn forget(&mut self, key: u64, handle: Option<BorrowedFd<'_>>) {
+    pub(super) fn forget(&mut self, key: u64, handle: BorrowedFd<'_>) {
         self.set_due(key, None);
         if let Err(error) = self.watch(key, handle, None) {
             tracing::warn!(target: "fabricast", error = %ErrorChain(&error), "a session that is over is still waited for");
@@ -76,7 +66,6 @@ impl Agenda {
             self.due.remove(&key);
             self.ready.insert(key);
         }
-        self.ready.extend(&self.unwatched);
         std::mem::take(&mut self.ready)
     }
 
@@ -90,9 +79,9 @@ impl Agenda {
         self.by_time.first().map(|(due_ns, _)| *due_ns)
     }
 
-    /// Whether no handle reports what its peers do.
-    pub(super) fn is_blind(&self) -> bool {
-        !self.unwatched.is_empty()
+    /// Readable while a handle is ready.
+    pub(super) fn wait_handle(&self) -> BorrowedFd<'_> {
+        self.poller.wait_handle()
     }
 
     /// Waits until something happens, or the timeout expires.

@@ -141,7 +141,8 @@ impl Driver {
         self.wait_for(timeout);
     }
 
-    fn wait_for(&mut self, timeout: Duration) {
+    /// Waits until there is work, at most this long.
+    pub(super) fn wait_for(&mut self, timeout: Duration) {
         if self.shared.core.ok_or_report(self.agenda.wait(timeout)).is_none() {
             self.shared.core.clock.pause(TROUBLE_PAUSE);
         }
@@ -170,11 +171,9 @@ impl Driver {
             let has_writes = self.served.values().any(Served::has_writes_under_way);
             let again = if self.is_short() { Duration::ZERO } else { TEND_AGAIN };
             let timeout = if has_writes { left.min(again) } else { left };
-            if self.agenda.is_blind() {
-                self.shared.core.clock.pause(timeout);
-            } else {
-                self.wait_for(timeout);
-            }
+            // A simulation proceeds during a pause of its clock.
+            self.shared.core.clock.pause_until(self.agenda.wait_handle(), timeout);
+            self.wait_for(Duration::ZERO);
         }
     }
 
@@ -307,7 +306,7 @@ impl Driver {
     }
 
     /// How long to wait if no peer acts.
-    fn wait_time(&self) -> Duration {
+    pub(super) fn wait_time(&self) -> Duration {
         if self.is_short() || self.agenda.is_pressing() {
             return Duration::ZERO;
         }

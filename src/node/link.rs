@@ -31,7 +31,7 @@ pub(crate) struct Link {
     /// Where the peer was dialled. `None` if the peer dialled: such a session has one subscription.
     address: Option<Address>,
     /// A second handle of the connection, for waiting without the lock.
-    handle: Option<OwnedFd>,
+    handle: OwnedFd,
     /// The timeout of each answer.
     timeout_ns: u64,
     /// Threads that wait for an answer. They drive the session in place of the node's thread.
@@ -185,7 +185,7 @@ impl Link {
         connection: Box<dyn Connection>,
         timeout_ns: u64,
     ) -> Result<Self, LinkError> {
-        let handle = connection.wait_handle().map(|handle| handle.try_clone_to_owned()).transpose();
+        let handle = connection.wait_handle().try_clone_to_owned();
         let cloned = |source| FabricError::System { what: "share a connection between threads", source };
         let nonce = core.nonce().map_err(LinkError::Fabric)?;
         let now_ns = core.clock.monotonic_ns();
@@ -223,8 +223,8 @@ impl Link {
     }
 
     /// Readable when the peer has sent something, or is gone.
-    pub(super) fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
-        self.handle.as_ref().map(AsFd::as_fd)
+    pub(super) fn wait_handle(&self) -> BorrowedFd<'_> {
+        self.handle.as_fd()
     }
 
     /// Whether the peer dialled.

@@ -181,7 +181,7 @@ impl Served {
     }
 
     /// Readable when the peer has sent something, or is gone.
-    pub(super) fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
+    pub(super) fn wait_handle(&self) -> BorrowedFd<'_> {
         self.connection.wait_handle()
     }
 

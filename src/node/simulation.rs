@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::Node;
 use super::builder::assemble;
@@ -33,10 +34,19 @@ const PAUSE_NS_MAX: [u64; 2] = [10_000, 1_000_000];
 #[derive(Debug)]
 struct World {
     network: Arc<Network>,
-    drivers: Mutex<Vec<(NodeName, Driver)>>,
+    drivers: Mutex<Vec<NodeThread>>,
     threads: Mutex<Vec<Arc<Mutex<Thread>>>>,
-    /// Nothing was in flight in the last turn.
+    /// Nothing was in flight, ready or due in the last turn.
     is_quiet: AtomicBool,
+}
+
+/// The thread of a node.
+#[derive(Debug)]
+struct NodeThread {
+    name: NodeName,
+    driver: Driver,
+    /// How long it sleeps unless something happens.
+    sleeps_until_ns: u64,
 }
 
 /// Another thread of a process; called in each turn until it returns that it is finished, and then dropped.
@@ -64,17 +74,24 @@ impl World {
         let clock = Arc::new(WorldClock(Arc::downgrade(self)));
         let (core, driver) =
             assemble(listening.then(|| name.clone()), fabric, clock, Arc::new(TracingSink)).unwrap();
-        self.drivers.lock().push((name, driver));
+        self.drivers.lock().push(NodeThread { name, driver, sleeps_until_ns: 0 });
         Node::new(core, None)
     }
 
-    /// Every node and thread gets a turn.
+    /// Every node with work gets a turn, and every thread. Time passes to the next arrival; when nothing happens, to the next time
+    /// at which a node wakes by itself.
     fn turn(&self) {
-        let moved = self.network.step();
-        self.is_quiet.store(!moved, Ordering::Relaxed);
+        let (network, clock) = (&self.network, self.network.clock());
+        let moved = network.step();
         // A waiting driver runs the world from within its own turn.
         let Some(mut drivers) = self.drivers.try_lock() else { return };
-        drivers.iter_mut().for_each(|(_, driver)| driver.turn());
+        let is_quiet = !moved && !drivers.iter_mut().any(|thread| thread.is_awake(network));
+        self.is_quiet.store(is_quiet, Ordering::Relaxed);
+        let wakes_ns = drivers.iter().map(|thread| thread.sleeps_until_ns).min();
+        if let Some(wakes_ns) = wakes_ns.filter(|_| is_quiet) {
+            clock.advance_to(wakes_ns.min(clock.monotonic_ns() + PAUSE_NS_MAX[1]));
+        }
+        drivers.iter_mut().for_each(|thread| thread.turn(network));
         drop(drivers);
         let threads = self.threads.lock().clone();
         for thread in threads {
@@ -94,14 +111,32 @@ impl World {
     /// Ends the node's thread, as dropping the last handle of the node does.
     fn stop(&self, name: &str) {
         let name: NodeName = name.parse().unwrap();
-        let stopping: Vec<_> = self.drivers.lock().extract_if(.., |(other, _)| *other == name).collect();
-        stopping.into_iter().for_each(|(_, mut driver)| driver.shut_down());
+        let stopping: Vec<_> = self.drivers.lock().extract_if(.., |thread| thread.name == name).collect();
+        stopping.into_iter().for_each(|mut thread| thread.driver.shut_down());
     }
 
     fn kill(&self, name: &str) {
         let name: NodeName = name.parse().unwrap();
         self.network.kill(&name);
-        self.drivers.lock().retain(|(other, _)| *other != name);
+        self.drivers.lock().retain(|thread| thread.name != name);
+    }
+}
+
+impl NodeThread {
+    /// Whether something is ready, woken or due.
+    fn is_awake(&mut self, network: &Network) -> bool {
+        network.set_readiness();
+        self.driver.wait_for(Duration::ZERO);
+        self.driver.wait_time().is_zero() || self.sleeps_until_ns <= network.clock().monotonic_ns()
+    }
+
+    /// One turn, if it is awake.
+    fn turn(&mut self, network: &Network) {
+        if self.is_awake(network) {
+            self.driver.turn();
+            let now_ns = network.clock().monotonic_ns();
+            self.sleeps_until_ns = now_ns.saturating_add(saturate(self.driver.wait_time()));
+        }
     }
 }
 
@@ -129,9 +164,22 @@ impl Clock for WorldClock {
         }
     }
 
-    fn pause_until(&self, _: BorrowedFd<'_>, duration: Duration) {
-        self.pause(duration);
+    fn pause_until(&self, readable: BorrowedFd<'_>, duration: Duration) {
+        let deadline_ns = self.monotonic_ns().saturating_add(saturate(duration));
+        while let Some(world) = self.0.upgrade() {
+            let left_ns = deadline_ns.saturating_sub(self.monotonic_ns());
+            world.network.set_readiness();
+            if left_ns == 0 || is_readable(readable) {
+                return;
+            }
+            self.pause(Duration::from_nanos(left_ns));
+        }
     }
+}
+
+fn is_readable(handle: BorrowedFd<'_>) -> bool {
+    let mut polled = [PollFd::from_borrowed_fd(handle, PollFlags::IN)];
+    rustix::event::poll(&mut polled, Some(&Timespec::default())).unwrap() > 0
 }
 
 fn value(number: u64) -> Value {

@@ -76,8 +76,8 @@ impl Acceptor for ShmListener {
         vec![Address::shm(&self.node)]
     }
 
-    fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.socket.as_fd())
+    fn wait_handle(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 
@@ -201,8 +201,8 @@ impl Connection for ShmConnection {
         None
     }
 
-    fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.socket.as_fd())
+    fn wait_handle(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 

@@ -71,8 +71,8 @@ impl Connection for VerbsConnection {
         Some(self)
     }
 
-    fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.session.wait_handle())
+    fn wait_handle(&self) -> BorrowedFd<'_> {
+        self.session.wait_handle()
     }
 }
 
@@ -191,7 +191,7 @@ impl Acceptor for VerbsListener {
         vec![rdma(at.ip())]
     }
 
-    fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.readable.as_fd())
+    fn wait_handle(&self) -> BorrowedFd<'_> {
+        self.readable.as_fd()
     }
 }

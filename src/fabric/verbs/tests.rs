@@ -497,7 +497,7 @@ fn a_handle_wakes_for_messages_and_for_the_end() {
     let message = |connection: &mut dyn Connection, buffer: &mut [u8]| loop {
         match connection.receive(buffer).unwrap() {
             Received::Nothing => {
-                assert!(wakes(connection.wait_handle().unwrap()));
+                assert!(wakes(connection.wait_handle()));
             }
             Received::Message { len, .. } => return Some(len),
             Received::Closed => return None,
@@ -522,7 +522,7 @@ fn a_handle_wakes_for_messages_and_for_the_end() {
     let begun_ns = SystemClock.monotonic_ns();
     while SystemClock.monotonic_ns() - begun_ns < 300_000_000 {
         assert!(matches!(near.receive(&mut buffer).unwrap(), Received::Nothing));
-        wait(&[near.wait_handle().unwrap()], &[], Duration::from_millis(100)).unwrap();
+        wait(&[near.wait_handle()], &[], Duration::from_millis(100)).unwrap();
     }
 }
 
@@ -542,7 +542,7 @@ fn a_handle_wakes_for_room() {
     const MESSAGES: usize = 300;
     let mut world = World::new();
     let (mut near, mut far) = world.connect();
-    let readable = |near: &dyn Connection| assert!(wakes(near.wait_handle().unwrap()), "no wake-up");
+    let readable = |near: &dyn Connection| assert!(wakes(near.wait_handle()), "no wake-up");
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for number in 0..MESSAGES {
@@ -580,7 +580,7 @@ fn a_dial_into_the_void_ends_in_time() {
         let mut near = fabric().dial(&nobody, Intent::Read, Duration::ZERO).unwrap();
         assert_eq!(near.send(b"anybody?", None).unwrap(), Sent::Done);
         // The handle wakes the owner when no answer comes.
-        wait(&[near.wait_handle().unwrap()], &[], Duration::from_secs(20)).unwrap();
+        wait(&[near.wait_handle()], &[], Duration::from_secs(20)).unwrap();
         let error = end(&mut *near).unwrap_err();
         let took_ns = SystemClock.monotonic_ns() - begun_ns;
         assert!(matches!(&error, FabricError::NoAnswer { address } if *address == nobody), "{error}");

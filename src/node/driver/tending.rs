@@ -58,7 +58,7 @@ impl Tending {
     ) -> Vec<Attachment> {
         let mut changed = Vec::new();
         let mut due = BTreeMap::new();
-        if budget.is_beat() || agenda.is_blind() {
+        if budget.is_beat() {
             due.append(&mut self.tended);
         }
         for key in keys {

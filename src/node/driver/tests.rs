@@ -11,7 +11,7 @@ use crate::control::{ClientEvent, ClientSession, SubscriberCounts};
 use crate::event::{EventSink, TracingSink};
 use crate::fabric::{
     Address, Capabilities, Completion, Connection, Datagrams, Exposure, FabricError, Offer, Placement,
-    Prepared, Received, Registration, RemoteKey, RemoteRead, RemoteWrite, Revocation, Sent, Write,
+    Prepared, Received, Registration, RemoteKey, RemoteRead, RemoteWrite, Revocation, Sent, Waker, Write,
 };
 use crate::id::{Delivery, KindOptions, NodeName};
 use crate::layout::header::{COUNTERS_LEN, COUNTERS_OFFSET};
@@ -20,7 +20,7 @@ use crate::metrics::{self, Counter, Unit};
 use crate::node::DialError;
 use crate::node::Node;
 use crate::node::builder::assemble;
-use crate::node::served::tests::Scripted;
+use crate::node::served::tests::{Scripted, woken};
 use crate::notice::WAKE_WORD_LEN;
 use crate::payload::Raw;
 use crate::publisher::{LogPublisher, PublishError, PublishedTopic, PublisherError};
@@ -102,6 +102,7 @@ impl Revocation for Stalled {
 struct Peer {
     client: ClientSession,
     attaches: bool,
+    ready: Waker,
 }
 
 impl Connection for Peer {
@@ -145,8 +146,8 @@ impl Connection for Peer {
 
     fn withdraw(&mut self, _: &Registration) {}
 
-    fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
-        None
+    fn wait_handle(&self) -> BorrowedFd<'_> {
+        self.ready.wait_handle()
     }
 }
 
@@ -176,10 +177,13 @@ fn peer_with_stalled_writes_delays_no_other_end() {
     let publisher = node.state_publisher::<u64>("t").open().unwrap();
     for attaches in [true, false, false] {
         let client = ClientSession::connect(0, core.identity.clone(), core.nonce().unwrap(), u64::MAX);
-        let peer = Box::new(Peer { client, attaches });
+        let peer = Box::new(Peer { client, attaches, ready: woken() });
         serve(&mut driver, Served::new(&core, peer, 0, true).unwrap());
     }
-    (0..8).for_each(|_| driver.turn());
+    for _ in 0..8 {
+        driver.wait_for(Duration::ZERO);
+        driver.turn();
+    }
     assert_eq!(driver.served.values().filter(|served| served.has_writes_under_way()).count(), 1);
     drop(publisher);
     let began_ns = core.clock.monotonic_ns();
@@ -443,7 +447,7 @@ fn panic_of_an_event_sink_costs_only_its_event() {
 
 /// An acceptor whose provider fails.
 #[derive(Debug)]
-struct Faulty(Arc<AtomicBool>);
+struct Faulty(Arc<AtomicBool>, Waker);
 
 impl Acceptor for Faulty {
     fn accept(&mut self) -> Result<Option<Box<dyn Connection>>, FabricError> {
@@ -455,8 +459,8 @@ impl Acceptor for Faulty {
         Vec::new()
     }
 
-    fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
-        None
+    fn wait_handle(&self) -> BorrowedFd<'_> {
+        self.1.wait_handle()
     }
 }
 
@@ -477,7 +481,7 @@ fn publishers_of_a_failed_node_get_an_error() {
     let (fails, recorder) = (Arc::new(AtomicBool::new(false)), Arc::new(Recorder::default()));
     let (shared, mut driver) = assemble(None, fabric, clock, Arc::clone(&recorder) as _).unwrap();
     let core = Arc::clone(&shared.core);
-    driver.listen(Box::new(Faulty(Arc::clone(&fails)))).unwrap();
+    driver.listen(Box::new(Faulty(Arc::clone(&fails), woken()))).unwrap();
     let thread = DriverThread::start(driver).unwrap();
     let node = Node::new(shared, Some(thread));
     let mut state = node.state_publisher::<u64>("state").open().unwrap();
@@ -550,7 +554,8 @@ fn listeners_of_a_failed_node_get_an_error() {
     let (shared, mut driver) =
         assemble(Some(name), fabric, Arc::new(SystemClock), Arc::new(TracingSink)).unwrap();
     let core = Arc::clone(&shared.core);
-    driver.listen(Box::new(Faulty(Arc::clone(&fails)))).unwrap();
+    driver.agenda.forget(LISTENER_KEY, driver.listener.take().unwrap().wait_handle());
+    driver.listen(Box::new(Faulty(Arc::clone(&fails), woken()))).unwrap();
     let thread = DriverThread::start(driver).unwrap();
     let node = Node::new(shared, Some(thread));
     let listener = node.state_listener::<u64>("t").open().unwrap();

@@ -1,11 +1,9 @@
 //! Threads that wait for an answer, and drive the session meanwhile.
 
-use std::os::fd::AsFd;
 use std::time::Duration;
 
 use super::{Link, LinkError, LinkState};
 use crate::control::ControlError;
-use crate::fabric::wait;
 use crate::sync::atomic::Ordering;
 
 /// The longest sleep of a thread that waits for an answer while others wait too: one of them may have received it.
@@ -79,14 +77,9 @@ impl Link {
                     return Err(LinkError::Session(ControlError::Deadline { awaited }));
                 }
             }
-            match &self.handle {
-                Some(handle) => {
-                    let left = Duration::from_nanos(deadline_ns.saturating_sub(now_ns));
-                    let again = if self.is_shared() { LOOK_AGAIN } else { LOOK_AGAIN_ALONE };
-                    wait(&[handle.as_fd()], &[], again.min(left)).map_err(LinkError::Fabric)?;
-                }
-                None => core.clock.pause(LOOK_AGAIN),
-            }
+            let left = Duration::from_nanos(deadline_ns.saturating_sub(now_ns));
+            let again = if self.is_shared() { LOOK_AGAIN } else { LOOK_AGAIN_ALONE };
+            core.clock.pause_until(self.wait_handle(), again.min(left));
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::control::{ClientEvent, ClientSession, EndReason, SubscriberCounts};
 use crate::event::EventSink;
 use crate::fabric::{
     Capabilities, Completion, Datagrams, NothingToRevoke, Placement, Prepared, Registration, RemoteKey,
-    RemoteRead, RemoteWrite, Revocation, Sent, Write,
+    RemoteRead, RemoteWrite, Revocation, Sent, Waker, Write,
 };
 use crate::id::{Delivery, KindOptions};
 use crate::node::Node;
@@ -49,14 +49,25 @@ pub(in crate::node) struct Line {
 }
 
 /// One end of a connection.
-#[derive(Clone, Debug, Default)]
-pub(in crate::node) struct Scripted(Arc<Mutex<Line>>);
+#[derive(Clone, Debug)]
+pub(in crate::node) struct Scripted(Arc<Mutex<Line>>, Arc<Waker>);
+
+/// A handle that is always readable.
+pub(in crate::node) fn woken() -> Waker {
+    let waker = Waker::new().unwrap();
+    waker.wake();
+    waker
+}
 
 impl Scripted {
+    fn new(line: Line) -> Self {
+        Self(Arc::new(Mutex::new(line)), Arc::new(woken()))
+    }
+
     /// A connection that accepts no messages, with this one to be received.
     pub(in crate::node) fn full(message: Vec<u8>) -> Self {
         let arriving = VecDeque::from([(message, None)]);
-        Self(Arc::new(Mutex::new(Line { arriving, is_full: true, ..Line::default() })))
+        Self::new(Line { arriving, is_full: true, ..Line::default() })
     }
 }
 
@@ -98,8 +109,8 @@ impl Connection for Scripted {
 
     fn withdraw(&mut self, _: &Registration) {}
 
-    fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
-        None
+    fn wait_handle(&self) -> BorrowedFd<'_> {
+        self.1.wait_handle()
     }
 }
 
@@ -159,7 +170,7 @@ impl Setup {
         // Without a thread, which would tend landing regions at any moment.
         let (shared, _) = assemble(None, Arc::new(fabric), clock, Arc::clone(&recorder) as _).unwrap();
         let node = Node::new(shared, None);
-        let (core, connection) = (node.core(), Scripted::default());
+        let (core, connection) = (node.core(), Scripted::new(Line::default()));
         let client = ClientSession::connect(0, core.identity.clone(), core.nonce().unwrap(), u64::MAX);
         let line = Arc::clone(&connection.0);
         let served = Served::new(core, Box::new(connection), core.clock.monotonic_ns(), true).unwrap();

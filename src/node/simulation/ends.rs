@@ -211,7 +211,9 @@ impl Clock for FatalClock {
     }
 
     fn pause_until(&self, handle: BorrowedFd<'_>, duration: Duration) {
-        self.clock.pause_until(handle, duration);
+        // The node's thread reads the clock meanwhile.
+        self.monotonic_ns();
+        self.clock.pause_until(handle, duration.min(Duration::from_millis(1)));
     }
 }
 

@@ -6,6 +6,9 @@ use crate::publisher::LogPublisher;
 use crate::repository::log::LogStart;
 use crate::subscriber::{LogSubscriber, SubscriberHandle};
 
+/// The longest pause of a publisher that does not lap a subscriber while it opens, ns.
+const SLOW_NS: u64 = 1_000_000;
+
 /// A subscriber, and the next record due.
 struct Follower {
     subscriber: LogSubscriber<Value>,
@@ -123,8 +126,14 @@ fn what_comes_while_a_subscriber_opens_is_accounted_for(reach: Reach) {
         let (publisher, open) = (Arc::new(Mutex::new(publisher)), Arc::new(AtomicBool::new(true)));
         let (busy, goes_on, is_fast) = (Arc::clone(&publisher), Arc::clone(&open), seed % 2 == 1);
         let mut counts = Random::new(random.next());
+        let (clock, mut next_ns) = (Arc::clone(world.network.clock()), 0);
         world.spawn(move || {
-            publish(&mut busy.lock(), counts.below(if is_fast { 40 } else { 2 }));
+            if is_fast {
+                publish(&mut busy.lock(), counts.below(40));
+            } else if clock.monotonic_ns() >= next_ns {
+                publish(&mut busy.lock(), 1);
+                next_ns = clock.monotonic_ns() + counts.below(SLOW_NS);
+            }
             goes_on.load(Ordering::Relaxed)
         });
         let subscribing = world.node("subscribing", false);

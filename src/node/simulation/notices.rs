@@ -221,11 +221,11 @@ fn records_of_which_a_read_has_failed_are_read_again_at_once() {
             publisher.publish_batch(&values).unwrap();
             let newest = publisher.newest();
             receive_beside_failures(&world, (failures, &mut subscriber), |subscriber| {
-                let next = subscriber.next_sequence();
-                if let Some(record) = subscriber.try_receive()? {
+                loop {
+                    let next = subscriber.next_sequence();
+                    let Some(record) = subscriber.try_receive()? else { return Ok(next == newest.next()) };
                     assert_eq!((record.meta.sequence, record.value), (next, value(next.get())));
                 }
-                Ok(subscriber.next_sequence() == newest.next())
             });
         }
         let stats = subscriber.stats();
@@ -352,7 +352,7 @@ fn next_incarnation_of_a_topic_has_notices_too() {
 /// Runs the world until so many receivers are served by unicast.
 fn await_alone(world: &Arc<World>, count: usize) {
     let unicast_receivers =
-        || world.drivers.lock().iter().map(|(_, driver)| driver.unicast_receivers()).sum::<usize>();
+        || world.drivers.lock().iter().map(|thread| thread.driver.unicast_receivers()).sum::<usize>();
     for _ in 0..TURNS {
         world.turn();
         if unicast_receivers() == count {

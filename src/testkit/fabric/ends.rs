@@ -4,6 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::one_sided::SimOffer;
+use super::readiness::Readiness;
 use super::state::{Arrival, SimRegistered};
 use super::{Network, Reach};
 use crate::fabric::{
@@ -20,22 +21,23 @@ pub(super) struct SimListener {
     pub(super) node: NodeName,
     pub(super) process: u32,
     pub(super) serial: u64,
+    pub(super) readiness: Arc<Readiness>,
 }
 
 impl Acceptor for SimListener {
     fn accept(&mut self) -> Result<Option<Box<dyn Connection>>, FabricError> {
-        let link = self.network.state.lock().accept(&self.node, self.serial, self.network.now())?;
-        let network = Arc::clone(&self.network);
-        let connection = |link| SimConnection { network, process: self.process, link, side: 1 };
-        Ok(link.map(|link| Box::new(connection(link)) as _))
+        let accepted = self.network.state.lock().accept(&self.node, self.serial, self.network.now())?;
+        let (network, process) = (Arc::clone(&self.network), self.process);
+        let connection = |(link, readiness)| SimConnection { network, process, link, side: 1, readiness };
+        Ok(accepted.map(|accepted| Box::new(connection(accepted)) as _))
     }
 
     fn addresses(&self) -> Vec<Address> {
         vec![Address::shm(&self.node)]
     }
 
-    fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
-        None
+    fn wait_handle(&self) -> BorrowedFd<'_> {
+        self.readiness.wait_handle()
     }
 }
 
@@ -53,6 +55,7 @@ pub(super) struct SimConnection {
     pub(super) link: u64,
     /// 0 at the end that dialled, 1 at the other.
     pub(super) side: usize,
+    pub(super) readiness: Arc<Readiness>,
 }
 
 impl Connection for SimConnection {
@@ -102,8 +105,8 @@ impl Connection for SimConnection {
         Some(self)
     }
 
-    fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
-        None
+    fn wait_handle(&self) -> BorrowedFd<'_> {
+        self.readiness.wait_handle()
     }
 }
 

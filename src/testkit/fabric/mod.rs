@@ -10,12 +10,16 @@
 //! still answers (as it would with RDMA), a dead one's, or that of a closed connection, does not. A transfer to or from
 //! memory that its owner has given up ends the connection for all who use it.
 //!
+//! The handles of listeners and connections are readable when those of real providers are, from the next step on
+//! ([`Network::set_readiness`]).
+//!
 //! Every process has a channel of datagrams, whose [`DatagramFaults`] also follow from the seed. A receiver that does not poll
 //! loses the oldest datagrams first.
 
 mod channel;
 mod ends;
 mod one_sided;
+mod readiness;
 mod state;
 mod transfer;
 
@@ -86,7 +90,13 @@ impl Network {
             Some(due) => self.clock.advance_to(due),
             None => self.clock.advance(IDLE_NS),
         }
+        state.set_readiness(self.now());
         moved || due.is_some()
+    }
+
+    /// Makes those handles readable that are ready now, and no others. Each step does so, too.
+    pub(crate) fn set_readiness(&self) {
+        self.state.lock().set_readiness(self.now());
     }
 
     /// Kills the process: peers receive what it has sent, then its end. Its entry stays, dead.
@@ -133,18 +143,18 @@ pub(crate) struct SimFabric {
 impl Fabric for SimFabric {
     fn listen(&self, node: &NodeName) -> Result<Box<dyn Acceptor>, FabricError> {
         let started_ns = self.network.clock.realtime_ns();
-        let serial = self.network.state.lock().listen(self.process, node, started_ns)?;
+        let (serial, readiness) = self.network.state.lock().listen(self.process, node, started_ns)?;
         let (network, node) = (Arc::clone(&self.network), node.clone());
-        Ok(Box::new(SimListener { network, node, process: self.process, serial }))
+        Ok(Box::new(SimListener { network, node, process: self.process, serial, readiness }))
     }
 
     fn dial(&self, address: &Address, _: Intent, _: Duration) -> Result<Box<dyn Connection>, FabricError> {
         let Some(node) = &address.node() else {
             return Err(FabricError::Unreachable { address: address.clone(), fabric: NAME });
         };
-        let link = self.network.state.lock().dial(self.process, node, self.network.now())?;
-        let network = Arc::clone(&self.network);
-        Ok(Box::new(SimConnection { network, process: self.process, link, side: 0 }))
+        let (link, readiness) = self.network.state.lock().dial(self.process, node, self.network.now())?;
+        let (network, process) = (Arc::clone(&self.network), self.process);
+        Ok(Box::new(SimConnection { network, process, link, side: 0, readiness }))
     }
 
     fn register(&self, region: &Arc<Region>, exposure: Exposure) -> Result<Registration, FabricError> {

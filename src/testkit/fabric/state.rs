@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 
 use super::channel::Channels;
+use super::readiness::Readiness;
 use super::transfer::Transfer;
 use crate::fabric::{Address, Exposure, FabricError, NodeListing, Registration, RemoteKey, Sent};
 use crate::id::NodeName;
@@ -47,6 +48,7 @@ struct Entry {
     alive: bool,
     /// When each dialled link arrives, and which one.
     waiting: VecDeque<(u64, u64)>,
+    readiness: Arc<Readiness>,
 }
 
 /// A connection: the dialling end and the accepting end.
@@ -67,6 +69,9 @@ struct SimEnd {
     arrival_ns: u64,
     /// When this end learns that the other one is closed.
     closed_ns: Option<u64>,
+    /// Its last message was not accepted, and it has not found since that another would be.
+    wants_to_send: bool,
+    readiness: Arc<Readiness>,
 }
 
 /// A message in flight.
@@ -120,6 +125,13 @@ pub(super) struct SimRegistered {
 
 impl crate::fabric::Registered for SimRegistered {}
 
+impl SimEnd {
+    /// Whether it takes another message.
+    fn has_room(&self) -> bool {
+        self.inbox.len() < limits::OUTBOUND_MESSAGES_MAX
+    }
+}
+
 impl SimState {
     pub(super) fn new(seed: u64) -> Self {
         Self {
@@ -151,15 +163,17 @@ impl SimState {
         process: u32,
         node: &NodeName,
         started_ns: u64,
-    ) -> Result<u64, FabricError> {
+    ) -> Result<(u64, Arc<Readiness>), FabricError> {
         self.check_alive(process)?;
         if let Some(entry) = self.entries.get(node).filter(|entry| entry.alive) {
             return Err(FabricError::NameInUse { node: node.clone(), process: entry.process });
         }
         let serial = self.serial();
-        let waiting = VecDeque::new();
-        self.entries.insert(node.clone(), Entry { process, serial, started_ns, alive: true, waiting });
-        Ok(serial)
+        let (waiting, readiness) = (VecDeque::new(), Arc::new(Readiness::new()?));
+        let own = Arc::clone(&readiness);
+        let entry = Entry { process, serial, started_ns, alive: true, waiting, readiness };
+        self.entries.insert(node.clone(), entry);
+        Ok((serial, own))
     }
 
     /// Ends listening. The trace of a killed process stays.
@@ -181,7 +195,12 @@ impl SimState {
         self.entries.iter().map(listed).collect()
     }
 
-    pub(super) fn dial(&mut self, process: u32, node: &NodeName, now: u64) -> Result<u64, FabricError> {
+    pub(super) fn dial(
+        &mut self,
+        process: u32,
+        node: &NodeName,
+        now: u64,
+    ) -> Result<(u64, Arc<Readiness>), FabricError> {
         self.check_alive(process)?;
         let address = || Address::shm(node);
         let (serial, due) = (self.serial(), now + self.latency());
@@ -193,16 +212,20 @@ impl SimState {
         }
         let due = entry.waiting.back().map_or(due, |(last, _)| due.max(*last));
         entry.waiting.push_back((due, serial));
-        let end = |process, arrival_ns| SimEnd {
+        let [near, far] = [Arc::new(Readiness::new()?), Arc::new(Readiness::new()?)];
+        let own = Arc::clone(&near);
+        let end = |process, arrival_ns, readiness| SimEnd {
             process,
             open: true,
             inbox: VecDeque::new(),
             arrival_ns,
             closed_ns: None,
+            wants_to_send: false,
+            readiness,
         };
-        let ends = [end(process, 0), end(entry.process, due)];
+        let ends = [end(process, 0, near), end(entry.process, due, far)];
         self.links.insert(serial, SimLink { ends, broken: false });
-        Ok(serial)
+        Ok((serial, own))
     }
 
     /// The process at the other end of a link.
@@ -216,14 +239,18 @@ impl SimState {
         node: &NodeName,
         serial: u64,
         now: u64,
-    ) -> Result<Option<u64>, FabricError> {
-        let entry = self.entries.get_mut(node).filter(|entry| entry.serial == serial && entry.alive);
-        let Some(entry) = entry else { return Err(FabricError::Closed) };
-        if self.processes[entry.process as usize - 1].paused {
-            return Ok(None);
-        }
-        let arrived = entry.waiting.front().is_some_and(|(due, _)| *due <= now);
-        Ok(if arrived { entry.waiting.pop_front().map(|(_, link)| link) } else { None })
+    ) -> Result<Option<(u64, Arc<Readiness>)>, FabricError> {
+        let entry = self.entries.get(node).filter(|entry| entry.serial == serial && entry.alive);
+        let has_dialled = self.has_dialled(entry.ok_or(FabricError::Closed)?, now);
+        let entry = self.entries.get_mut(node).filter(|_| has_dialled);
+        let link = entry.and_then(|entry| entry.waiting.pop_front()).map(|(_, link)| link);
+        let known = link.and_then(|link| Some((link, self.links.get(&link)?)));
+        Ok(known.map(|(link, SimLink { ends: [_, end], .. })| (link, Arc::clone(&end.readiness))))
+    }
+
+    /// Whether a link waits to be accepted.
+    fn has_dialled(&self, entry: &Entry, now: u64) -> bool {
+        self.runs(entry.process) && entry.waiting.front().is_some_and(|(due, _)| *due <= now)
     }
 
     pub(super) fn send(
@@ -238,10 +265,11 @@ impl SimState {
         if !ends[side].open || ends[side].closed_ns.is_some_and(|closed_ns| closed_ns <= now) {
             return Err(FabricError::Closed);
         }
-        let peer = &mut ends[1 - side];
-        if peer.inbox.len() >= limits::OUTBOUND_MESSAGES_MAX {
+        ends[side].wants_to_send = !ends[1 - side].has_room();
+        if ends[side].wants_to_send {
             return Ok(Sent::Full);
         }
+        let peer = &mut ends[1 - side];
         if peer.open {
             peer.arrival_ns = peer.arrival_ns.max(now + latency);
             let due_ns = peer.arrival_ns;
@@ -251,23 +279,34 @@ impl SimState {
     }
 
     pub(super) fn receive(&mut self, (link, side): (u64, usize), now: u64) -> Arrival {
+        let has_arrival = self.links.get(&link).is_none_or(|link| self.has_arrival(link, side, now));
         let Some(SimLink { ends, .. }) = self.links.get_mut(&link) else { return Arrival::Closed };
-        let paused = ends.iter().any(|end| self.processes[end.process as usize - 1].paused);
-        let end = &mut ends[side];
-        if !end.open {
-            return Arrival::Closed;
-        }
-        if paused {
+        // The owner sends next: one wake-up is enough.
+        ends[side].wants_to_send &= !ends[1 - side].has_room();
+        if !has_arrival {
             return Arrival::Nothing;
         }
-        if end.inbox.front().is_some_and(|parcel| parcel.due_ns > now) {
-            return Arrival::Nothing;
+        ends[side].inbox.pop_front().map_or(Arrival::Closed, Arrival::Parcel)
+    }
+
+    /// Whether an end has something to receive: a message, or that the link is closed.
+    fn has_arrival(&self, SimLink { ends, .. }: &SimLink, side: usize, now: u64) -> bool {
+        let end = &ends[side];
+        let due_ns = end.inbox.front().map(|parcel| parcel.due_ns).or(end.closed_ns);
+        let is_due = || due_ns.is_some_and(|due_ns| due_ns <= now);
+        !end.open || ends.iter().all(|end| self.runs(end.process)) && is_due()
+    }
+
+    /// Makes those handles readable that are ready at this time, and no others.
+    pub(super) fn set_readiness(&self, now: u64) {
+        for entry in self.entries.values() {
+            entry.readiness.set(self.has_dialled(entry, now));
         }
-        let closed = end.closed_ns.is_some_and(|closed_ns| closed_ns <= now);
-        match end.inbox.pop_front() {
-            Some(parcel) => Arrival::Parcel(parcel),
-            None if closed => Arrival::Closed,
-            None => Arrival::Nothing,
+        for link in self.links.values() {
+            for (side, end) in link.ends.iter().enumerate() {
+                let accepts = end.wants_to_send && link.ends[1 - side].has_room();
+                end.readiness.set(accepts || self.has_arrival(link, side, now));
+            }
         }
     }
 
@@ -277,6 +316,7 @@ impl SimState {
         let Some(SimLink { ends, .. }) = self.links.get_mut(&link) else { return };
         ends[side].open = false;
         ends[side].inbox.clear();
+        ends[side].readiness.set(true);
         let peer = &mut ends[1 - side];
         let learns_ns = peer.arrival_ns.max(now + latency);
         peer.closed_ns.get_or_insert(learns_ns);

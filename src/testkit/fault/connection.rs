@@ -1,6 +1,6 @@
 //! Listeners, connections and offers with faults.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use super::one_sided::{FaultyRead, FaultyWrite};
@@ -50,7 +50,7 @@ impl Acceptor for FaultyListener {
         self.inner.addresses()
     }
 
-    fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
+    fn wait_handle(&self) -> BorrowedFd<'_> {
         self.inner.wait_handle()
     }
 }
@@ -60,12 +60,15 @@ impl Acceptor for FaultyListener {
 pub(super) struct FaultyConnection {
     /// `None` once the connection was lost.
     inner: Option<Box<dyn Connection>>,
+    /// A second handle of it.
+    handle: OwnedFd,
     session: Session,
 }
 
 impl FaultyConnection {
     pub(super) fn new(inner: Box<dyn Connection>, session: Session) -> Self {
-        Self { inner: Some(inner), session }
+        let handle = inner.wait_handle().try_clone_to_owned().expect("one more descriptor");
+        Self { inner: Some(inner), handle, session }
     }
 
     /// The connection, unless lost.
@@ -143,8 +146,8 @@ impl Connection for FaultyConnection {
         self.inner.as_ref().and_then(|inner| inner.datagrams())
     }
 
-    fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.as_ref().and_then(|inner| inner.wait_handle())
+    fn wait_handle(&self) -> BorrowedFd<'_> {
+        self.handle.as_fd()
     }
 }
 

@@ -25,6 +25,8 @@ use crate::testkit::random::{Random, amount, each_seed};
 const SEEDS: u64 = 60;
 /// Turns of the world after which everything begun has ended.
 const TURNS: usize = 3000;
+/// Turns after which every node has noticed an event, unless one is stopped.
+const SETTLED_WITHIN: usize = 500;
 
 /// The longest advance of the world's clock by a pause, ns: as long as a message takes, or, if nothing is in flight, as long as
 /// any pause.
@@ -335,6 +337,11 @@ fn end_follows_the_last_value() {
                 matches!(end, Some(ReceiveError::Ended { published }) if published.get() == 3),
                 "{end:?}"
             );
+            (0..SETTLED_WITHIN).for_each(|_| world.turn());
+            assert_eq!(subscribing.links().all().len(), 1);
+            drop(observed);
+            (0..SETTLED_WITHIN).for_each(|_| world.turn());
+            assert!(subscribing.links().all().is_empty(), "an unused session goes on");
         });
     }
 }
@@ -413,6 +420,9 @@ fn killed_publisher_is_noticed_and_the_next_one_is_found() {
                 assert!(matches!(gone, ReceiveError::Gone { .. }), "{gone}");
                 let again = observed.receive().expect_err("from then on always");
                 assert_eq!(again.to_string(), gone.to_string());
+                drop(observed);
+                (0..SETTLED_WITHIN).for_each(|_| world.turn());
+                assert!(subscribing.links().all().is_empty(), "a session that is over is kept");
             }
             epochs.dedup();
             assert_eq!(epochs.len(), 3);

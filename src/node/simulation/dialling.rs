@@ -18,8 +18,6 @@ const WAYS: [(Reach, Delivery); 4] = [
 const TIMEOUT: Duration = Duration::from_millis(20);
 /// Turns within which an accident happens: about as many as a dial takes.
 const STRIKES_WITHIN: u64 = 40;
-/// Turns after which every node has noticed an event, unless one is stopped.
-const SETTLED_WITHIN: usize = 500;
 
 /// A listening node, and the subscribers it has accepted.
 struct Desk {
@@ -100,7 +98,10 @@ fn values_arrive_at_dialled_subscribers() {
             for _ in 0..200 {
                 match random.below(12) {
                     0 if observed.len() < 5 => {
+                        let began_ns = world.network.clock().monotonic_ns();
                         dial(&publishing, &desks[random.index(2)]).expect("a node listens there");
+                        let elapsed_ns = world.network.clock().monotonic_ns() - began_ns;
+                        assert!(elapsed_ns < saturate(TIMEOUT) / 2, "it returns when attached: {elapsed_ns}");
                         // It is attached: everything published from now on reaches it.
                         assert!(subscribers(&publisher) > observed.len() as u64);
                         publish(&mut publisher, 1);
@@ -126,6 +127,37 @@ fn values_arrive_at_dialled_subscribers() {
             settles_at(&world, &publisher, observed.len() as u64);
             drop((observed, desks));
             settles_at(&world, &publisher, 0);
+        });
+    }
+}
+
+/// A thread that sleeps until somebody dials is woken.
+#[test]
+fn publisher_that_dials_ends_the_wait_of_a_listener() {
+    for (reach, delivery) in WAYS {
+        each_seed(SEEDS / 4, |seed| {
+            let mut random = Random::new(seed);
+            let world = World::new(seed, reach);
+            let publishing = world.node("publishing", false);
+            let mut publisher = publisher(&publishing);
+            let node = world.node("desk", true);
+            let listener = node.state_listener::<Value>("topic").delivery(delivery).open().unwrap();
+            let (mut turns, address) = (random.below(STRIKES_WITHIN), node.address().unwrap());
+            let (invitation, dialling) = (Arc::new(Mutex::new(None)), publishing.clone());
+            let kept = Arc::clone(&invitation);
+            world.spawn(move || {
+                if turns == 0 {
+                    *kept.lock() = dialling.invite("topic".parse().unwrap(), &address, u64::MAX).ok();
+                }
+                turns = turns.wrapping_sub(1);
+                turns != u64::MAX
+            });
+            let began_ns = world.network.clock().monotonic_ns();
+            let accepted = listener.accept_timeout(Duration::from_secs(1)).unwrap();
+            let elapsed_ns = world.network.clock().monotonic_ns() - began_ns;
+            assert!(elapsed_ns < 500_000_000, "{elapsed_ns}");
+            publish(&mut publisher, 3);
+            Observed::new(accepted.expect("it dials")).catch_up(&world, 3);
         });
     }
 }

@@ -106,6 +106,27 @@ fn idle_subscriber_detaches_in_time_and_keeps_its_other_topics() {
     }
 }
 
+/// The publisher's node maps it, and may never publish again.
+#[test]
+fn landing_region_of_a_subscriber_that_left_is_released() {
+    for reach in [Reach::Mapped, Reach::Fetched] {
+        each_seed(SEEDS / 4, |seed| {
+            let mut random = Random::new(seed);
+            let world = World::new(seed, reach);
+            let publishing = world.node("publishing", true);
+            let subscribing = world.node("subscribing", false);
+            let mut publisher = publisher(&publishing);
+            publish(&mut publisher, random.below(5));
+            let observed = subscribe(&subscribing, Delivery::Push).expect("a grant");
+            (0..random.below(100)).for_each(|_| world.turn());
+            assert_eq!(world.network.written_regions(), 1);
+            drop(observed);
+            (0..SETTLED_WITHIN).for_each(|_| world.turn());
+            assert_eq!(world.network.written_regions(), 0, "{reach:?}");
+        });
+    }
+}
+
 #[test]
 fn stopped_subscriber_holds_no_memory_of_ended_topics() {
     for (reach, delivery) in WAYS {

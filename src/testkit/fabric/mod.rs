@@ -62,12 +62,15 @@ pub(crate) struct Network {
     clock: Arc<VirtualClock>,
     reach: Reach,
     state: Mutex<SimState>,
+    /// Held by every region that is open for writes.
+    written: Arc<()>,
 }
 
 impl Network {
     /// An empty world with all delays and orders from this seed.
     pub(crate) fn new(seed: u64, reach: Reach) -> Arc<Self> {
-        Arc::new(Self { clock: Arc::default(), reach, state: Mutex::new(SimState::new(seed)) })
+        let (clock, state, written) = (Arc::default(), Mutex::new(SimState::new(seed)), Arc::new(()));
+        Arc::new(Self { clock, reach, state, written })
     }
 
     /// The time of this world.
@@ -117,6 +120,11 @@ impl Network {
     /// Makes the next so many batches of reads fail halfway, with their connections intact.
     pub(crate) fn fail_reads(&self, count: u32) {
         self.state.lock().doomed_reads = count;
+    }
+
+    /// The number of regions that are open for writes.
+    pub(crate) fn written_regions(&self) -> usize {
+        Arc::strong_count(&self.written) - 1
     }
 
     fn now(&self) -> u64 {

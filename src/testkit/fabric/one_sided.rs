@@ -67,14 +67,17 @@ impl Offer for SimOffer {
         self.check(Exposure::Write, "peers may read it, not write it")?;
         match &self.capability.region {
             RegionHold::Kept(region) => {
-                Ok(Box::new(MappedWrite { target: Self::map(region, len_min, Access::Write)? }))
+                let (target, open) =
+                    (Self::map(region, len_min, Access::Write)?, Arc::clone(&self.network.written));
+                Ok(Box::new(MappedWrite { target, _open: open }))
             }
             RegionHold::Known(remote) => {
                 let route = self.route(remote, len_min)?;
                 let (sending, mirror) =
                     (Arc::default(), Region::allocate(len_min.max(WORD), Protection::PeersRead)?);
                 let (len, mirror) = (len_min, Arc::new(mirror));
-                Ok(Box::new(SentWrite { network: self.network, route, len, mirror, sending }))
+                let (open, network) = (Arc::clone(&self.network.written), self.network);
+                Ok(Box::new(SentWrite { network, route, len, mirror, sending, _open: open }))
             }
         }
     }
@@ -113,6 +116,7 @@ impl RemoteRead for MappedRead {
 #[derive(Debug)]
 struct MappedWrite {
     target: Arc<Region>,
+    _open: Arc<()>,
 }
 
 impl RemoteWrite for MappedWrite {
@@ -209,6 +213,7 @@ struct SentWrite {
     /// Receives the words that are read back.
     mirror: Arc<Region>,
     sending: Arc<Mutex<Sending>>,
+    _open: Arc<()>,
 }
 
 /// Transfers in flight, oldest first.

@@ -162,6 +162,24 @@ fn publisher_that_dials_ends_the_wait_of_a_listener() {
     }
 }
 
+/// It would take a place at the listening node, for a publisher that no longer waits.
+#[test]
+fn session_of_a_dial_that_timed_out_ends_on_both_sides() {
+    for (reach, delivery) in WAYS {
+        each_seed(SEEDS / 12, |seed| {
+            let world = World::new(seed, reach);
+            let publishing = world.node("publishing", false);
+            let publisher = publisher(&publishing);
+            let node = world.node("desk", true);
+            let _listener = node.state_listener::<Value>("topic").delivery(delivery).open().unwrap();
+            let error = publishing.dial_subscriber("topic", node.address().unwrap(), TIMEOUT).unwrap_err();
+            assert!(matches!(error, DialError::NotAccepted { .. }), "{error}");
+            settles_at(&world, &publisher, 0);
+            assert!(node.links().all().is_empty());
+        });
+    }
+}
+
 /// Without a listener no subscriber attaches; a late one gets an error.
 #[test]
 fn late_or_mistyped_subscriber_is_an_error_and_the_next_dial_succeeds() {

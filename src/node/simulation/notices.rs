@@ -120,6 +120,32 @@ fn subscriber_reports_its_path_and_gets_unicast_where_the_multicast_does_not_arr
     });
 }
 
+/// Not with the next beat, and the subscriber's own timer is far off.
+#[test]
+fn notice_that_finds_the_queue_full_is_sent_soon() {
+    each_seed(SEEDS / 10, |seed| {
+        let (world, _publishing, mut publisher, subscribing) = a_world(seed);
+        let mut random = Random::new(seed);
+        let mut subscriber = listen(&subscribing, LogStart::Newest);
+        for newest in 1..20 {
+            await_path(&world, &mut subscriber, NoticePath::Multicast);
+            for _ in 0..random.below(100) {
+                world.turn();
+                take(&mut subscriber);
+            }
+            world.network.fill_channels(1 + random.below(3));
+            publish_record(&mut publisher);
+            let began_ns = world.network.clock().monotonic_ns();
+            while subscriber.next_sequence().get() == newest {
+                world.turn();
+                take(&mut subscriber);
+            }
+            let elapsed_ns = world.network.clock().monotonic_ns() - began_ns;
+            assert!(elapsed_ns < 4 * limits::LANDING_TENDED_NS, "{elapsed_ns} ns");
+        }
+    });
+}
+
 /// A small record comes with its notice: no read is needed.
 #[test]
 fn small_records_come_with_their_notices() {

@@ -42,6 +42,8 @@ pub(super) struct Channels {
     faults: DatagramFaults,
     multicast_is_cut: bool,
     unicast_is_cut: bool,
+    /// So many sends will find the queue full.
+    full_sends: u64,
     /// The channel of each process, while used.
     senders: BTreeMap<u32, Weak<SimChannelSender>>,
     /// When each channel is ready.
@@ -98,6 +100,11 @@ impl Network {
     /// Loses all unicast sent from now on; or no longer.
     pub(crate) fn cut_unicast(&self, is_cut: bool) {
         self.state.lock().channels.unicast_is_cut = is_cut;
+    }
+
+    /// Makes the next so many sends find the queue full.
+    pub(crate) fn fill_channels(&self, sends: u64) {
+        self.state.lock().channels.full_sends = sends;
     }
 
     /// The channel of a process.
@@ -172,6 +179,10 @@ impl SimChannelSender {
         let mut state = self.network.state.lock();
         state.check_alive(self.process)?;
         if state.channels.standing_ns.get(&self.channel).is_none_or(|standing_ns| *standing_ns > now) {
+            return Ok(Sent::Full);
+        }
+        if let Some(left) = state.channels.full_sends.checked_sub(1) {
+            state.channels.full_sends = left;
             return Ok(Sent::Full);
         }
         let (from, channel, bytes) = (self.process, self.channel, bytes.to_vec());

@@ -106,6 +106,31 @@ fn idle_subscriber_detaches_in_time_and_keeps_its_other_topics() {
     }
 }
 
+/// Its subscriber would wait in vain, and the connection gives no reason.
+#[test]
+fn landing_region_that_cannot_be_written_ends_its_session() {
+    each_seed(SEEDS / 4, |seed| {
+        let mut random = Random::new(seed);
+        let world = World::new(seed, Reach::Fetched);
+        let publishing = world.node("publishing", true);
+        let subscribing = world.node("subscribing", false);
+        let mut publisher = publisher(&publishing);
+        let mut observed = subscribe(&subscribing, Delivery::Push).expect("a grant");
+        publish(&mut publisher, random.below(5));
+        (0..random.below(100)).for_each(|_| world.turn());
+        world.network.fail_writes(1);
+        for _ in 0..5 {
+            publish(&mut publisher, 1);
+            (0..random.below(50)).for_each(|_| world.turn());
+        }
+        let gone = (0..SETTLED_WITHIN).find_map(|_| {
+            world.turn();
+            observed.receive().err()
+        });
+        assert!(matches!(gone, Some(ReceiveError::Gone { .. })), "{gone:?}");
+    });
+}
+
 /// The publisher's node maps it, and may never publish again.
 #[test]
 fn landing_region_of_a_subscriber_that_left_is_released() {

@@ -122,6 +122,11 @@ impl Network {
         self.state.lock().doomed_reads = count;
     }
 
+    /// Makes the next so many batches of writes fail at their end, with their connections intact.
+    pub(crate) fn fail_writes(&self, count: u32) {
+        self.state.lock().doomed_writes = count;
+    }
+
     /// The number of regions that are open for writes.
     pub(crate) fn written_regions(&self) -> usize {
         Arc::strong_count(&self.written) - 1

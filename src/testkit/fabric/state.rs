@@ -25,6 +25,8 @@ pub(super) struct SimState {
     pub(super) channels: Channels,
     /// So many batches of reads will fail halfway.
     pub(super) doomed_reads: u32,
+    /// The same of writes, at their end.
+    pub(super) doomed_writes: u32,
     processes: Vec<Process>,
     entries: BTreeMap<NodeName, Entry>,
     links: BTreeMap<u64, SimLink>,
@@ -139,6 +141,7 @@ impl SimState {
             transfers: BTreeMap::new(),
             channels: Channels::default(),
             doomed_reads: 0,
+            doomed_writes: 0,
             processes: Vec::new(),
             entries: BTreeMap::new(),
             links: BTreeMap::new(),

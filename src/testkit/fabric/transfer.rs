@@ -132,7 +132,8 @@ impl SimState {
                 Write::Word { offset, word } => pieces.push_back(Piece::Word { offset, word }),
             }
         }
-        let (local, way, is_doomed) = (Arc::clone(source), Way::Write, false);
+        let (local, way, is_doomed) = (Arc::clone(source), Way::Write, self.doomed_writes > 0);
+        self.doomed_writes = self.doomed_writes.saturating_sub(1);
         self.begin(Transfer { route, local, way, pieces, pace: 1, after, failure: None, is_doomed })
     }
 

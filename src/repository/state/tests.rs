@@ -85,6 +85,26 @@ fn every_length_is_read_back_however_it_was_written() {
     }
 }
 
+/// A later value may begin to overwrite it during the fetch. Where both have the same bytes only the padding differs.
+#[test]
+fn padding_of_another_value_does_not_contradict_an_inline_one() {
+    let mut writer = writer(4, 64);
+    let mut reader = reader(&writer);
+    reader.expect_inline();
+    let region = Arc::clone(writer.region());
+    let committed = writer.publish(&[7; 13], 1, 0).unwrap();
+    let (first, end) = (committed.slot.offset, committed.slot.offset + committed.slot.len);
+    let slot: Vec<u64> = (first..end).step_by(8).map(|offset| region.load(offset)).collect();
+    let taken = reader.take_inline(&slot, committed.sequence, 0);
+    assert!(matches!(taken, Finding::Taken(_)) && reader.is_unproven());
+    let proof = reader.plan();
+    let last = first + (slot.len() - 3) * 8;
+    assert_eq!(region.load(last).to_le_bytes(), [7, 7, 7, 7, 7, 0, 0, 0]);
+    region.store(last, u64::from_le_bytes([7; 8]));
+    let checked = reader.check(&region, &proof, 0);
+    assert!(checked.is_ok() && !reader.is_unproven(), "{:?}", checked.err());
+}
+
 #[test]
 fn a_value_that_is_too_long_is_refused_and_nothing_changes() {
     let mut writer = writer(2, 100);

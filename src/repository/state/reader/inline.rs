@@ -8,7 +8,7 @@
 use super::{Expected, StateReader, UnprovenValue};
 use crate::id::Sequence;
 use crate::layout::header::HOT_SEQUENCE;
-use crate::layout::state::{SLOT_SIZES, SlotHeader, StateGeometry, slot_len};
+use crate::layout::state::{HEADER_LEN, SLOT_SIZES, SlotHeader, StateGeometry, slot_len};
 use crate::layout::{ByteRange, WORD};
 use crate::limits;
 use crate::memory::Region;
@@ -84,7 +84,7 @@ impl StateReader {
         Ok(None)
     }
 
-    /// Whether this slot holds a whole value of the last one's sequence.
+    /// Whether this slot holds a whole value of the last one's sequence with other bytes. Padding may be of a later value.
     fn holds_another(&mut self, mirror: &Region, slot: ByteRange, len: usize) -> bool {
         if len > self.geometry.payload_len_max() {
             return false;
@@ -92,7 +92,8 @@ impl StateReader {
         let (run, _) = self.slot.split_at_mut(slot_len(len) / WORD - 1);
         mirror.copy_out(slot.offset, run);
         let tail = mirror.load(slot.offset + StateGeometry::tail_offset(len));
-        self.inspect(self.last, len, tail).is_ok()
+        let bytes = |words| bytemuck::cast_slice::<u64, u8>(words).get(..HEADER_LEN + len);
+        self.inspect(self.last, len, tail).is_ok() && bytes(&self.slot) != bytes(&self.unproven.slot)
     }
 
     /// Goes back to the last confirmed value, and takes no more inline values.

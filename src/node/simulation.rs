@@ -28,6 +28,9 @@ const TURNS: usize = 3000;
 /// Turns after which every node has noticed an event, unless one is stopped.
 const SETTLED_WITHIN: usize = 500;
 
+/// How long a node takes to stop if its peers cooperate: much less than it would wait for them, ns.
+const STOPPED_WITHIN_NS: u64 = 50_000_000;
+
 /// The longest advance of the world's clock by a pause, ns: as long as a message takes, or, if nothing is in flight, as long as
 /// any pause.
 const PAUSE_NS_MAX: [u64; 2] = [10_000, 1_000_000];
@@ -366,7 +369,10 @@ fn node_that_stops_at_once_still_delivers_the_last_value_and_the_end() {
             publish(&mut publisher, 1 + random.below(9));
             let newest = publisher.newest();
             drop((publisher, publishing));
+            let began_ns = world.network.clock().monotonic_ns();
             world.stop("publishing");
+            let elapsed_ns = world.network.clock().monotonic_ns() - began_ns;
+            assert!(elapsed_ns < STOPPED_WITHIN_NS, "its peers cooperate: {elapsed_ns}");
             let mut cut_off = 0;
             let end = (0..TURNS).find_map(|_| {
                 world.turn();

@@ -24,7 +24,7 @@ use crate::limits;
 #[serde(try_from = "String", into = "String")]
 pub struct NodeName(Box<str>);
 
-/// The name of a topic: 1 to 128 bytes of ASCII letters, digits, `.`, `_`, `-` and, between parts, `/`.
+/// The name of a topic: 1 to 128 bytes of ASCII letters, digits, `.`, `_`, `-` and, between parts, `/`. No part begins with a dot.
 ///
 /// ```
 /// use fabricast::TopicName;
@@ -48,10 +48,11 @@ pub enum NameError {
         /// `node` or `topic`.
         what: &'static str,
     },
-    /// The name has a character other than letters, digits, `.`, `_`, `-` (and `/` inside a topic).
+    /// The name has another character than ASCII letters, digits, `.`, `_` and `-`, or a part (of a topic, between `/`) is empty
+    /// or begins with a dot.
     #[error(
-        "{name:?} is not a {what} name: use ASCII letters, digits, '.', '_', '-'{slash}",
-        slash = if *what == "topic" { ", '/' between parts, and no '.' before a part" } else { ", and no '.' first" }
+        "{name:?} is not a {what} name: use ASCII letters, digits, '.', '_' and '-'{rule}",
+        rule = if *what == "topic" { ", with '/' between parts, none of which begins with '.'" } else { ", not '.' first" }
     )]
     Malformed {
         /// `node` or `topic`.

@@ -75,7 +75,7 @@ pub(crate) enum ClientEvent {
         /// The reason in the peer's words; may be empty.
         text: String,
     },
-    /// How the publisher notifies of what the topic publishes. With a wake word, its memory came with this message.
+    /// How the publisher gives notice of what the topic publishes. With a wake word, its memory came with this message.
     Notices(Notices),
     /// The attachment is no more. A write to its landing region that had begun may still end.
     Detached(Detached),

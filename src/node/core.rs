@@ -108,7 +108,9 @@ impl NodeCore {
 
     /// Fails once its thread has panicked.
     pub(super) fn check_runs(&self) -> Result<(), ControlError> {
-        self.failure.get().map_or(Ok(()), |reason| Err(ControlError::Broken { why: thread_failed(reason) }))
+        let Some(reason) = self.failure.get() else { return Ok(()) };
+        let why = format!("the thread of this node has panicked ({reason}): open another node");
+        Err(ControlError::Broken { why })
     }
 
     /// A number that no peer can guess.
@@ -133,8 +135,4 @@ impl NodeCore {
 fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no reason given")
-}
-
-fn thread_failed(reason: &str) -> String {
-    format!("the thread of this node has panicked ({reason}): open another node")
 }

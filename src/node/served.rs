@@ -363,14 +363,9 @@ impl Served {
         self.session.answer_topics(entries, more)
     }
 
-    /// Whether a landing region can no longer be written.
-    fn has_lost(&self) -> bool {
-        self.attachments.values().any(ServedAttachment::is_lost)
-    }
-
     /// Ends the session if a landing region can no longer be written: its subscriber would wait in vain.
     fn end_if_unwritable(&mut self, core: &NodeCore) {
-        if self.has_lost() {
+        if self.attachments.values().any(ServedAttachment::is_lost) {
             // The connection gives no reason.
             core.tell(&Event::Trouble { what: "a landing region can no longer be written".to_owned() });
             self.session.reject(RefuseReason::LandingUnfit, UNWRITABLE);

@@ -12,7 +12,7 @@ use serde_json::Value;
 /// How long a test waits for what must come; only ends a hang.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 /// How long the program may run in a test that waits for its end: longer than its own timeouts.
-const RUN_MAX: Duration = Duration::from_secs(120);
+pub(crate) const RUN_MAX: Duration = Duration::from_secs(120);
 /// The pause between checks.
 const LOOK: Duration = Duration::from_millis(10);
 

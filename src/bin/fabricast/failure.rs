@@ -295,7 +295,7 @@ fn of_session(address: &Address, source: &ControlError, error: &dyn Error) -> Fa
             Failure::new(Exit::Hung, format!("{error}; {what}"))
         }
         ControlError::Broken { .. } | ControlError::Disconnected | ControlError::Closed { .. } => {
-            let what = format!("`fabricast list {address}` shows whether it is back");
+            let what = format!("`fabricast list {address}` shows whether the node is back");
             Failure::new(Exit::Gone, format!("{error}; {what}"))
         }
         ControlError::Refused { reason: RefuseReason::ShuttingDown, .. } => Failure::new(Exit::Gone, error),

@@ -191,4 +191,10 @@ mod tests {
         assert_eq!(found([1, 1, 1], true), Newest::Value(1));
         assert_eq!(found([1, 1, 2], false), Newest::Unread(Sequence::new(1)));
     }
+
+    #[test]
+    fn topic_that_ended_without_a_value_is_told_apart() {
+        let ended = |_: &mut (), _| Err::<Option<u8>, _>(ReceiveError::Ended { published: Sequence::NONE });
+        assert_eq!(last_looks(&mut (), ended, |()| unreachable!()).unwrap(), Newest::Ended);
+    }
 }

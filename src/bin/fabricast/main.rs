@@ -38,7 +38,7 @@ const ABOUT: &str =
     "Publish, watch and inspect topics in shared memory on this host, and over RDMA on others.";
 const AFTER_HELP: &str = "\
 Addresses:
-  shm:NODE               a node of this host and user
+  shm:NODE               a node of this host and user; NODE is short for it
   rdma://HOST[:PORT]     a node of another host, port 7471 by default; needs a build with the feature verbs
   ADDRESS/TOPIC          a topic of a node; NODE/TOPIC is short for shm:NODE/TOPIC
 
@@ -54,8 +54,8 @@ Exit codes:
   4  refused by the publisher
   5  the publisher is hung
   6  the publisher is gone
-  7  local failure: out of file descriptors, memory or disk space, no RDMA device, or an unusable runtime
-     directory
+  7  local failure: out of file descriptors, memory or disk space, a limit of this process, no RDMA device,
+     or an unusable runtime directory or file in it
   130  interrupted before the answer, or by a second Ctrl-C. The first Ctrl-C ends `watch`, `tail`, `hz` and
      `pub` cleanly
 

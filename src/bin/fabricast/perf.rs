@@ -24,16 +24,9 @@ use super::setting::Setting;
 
 /// Runs the measurement.
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
+    arguments.check()?;
     let outcome = match &arguments.follow {
-        _ if arguments.mode == Mode::Stream => match arguments.slots {
-            Some(_) => Err(Failure::usage("a log has a --capacity, not --slots: omit --slots").into()),
-            None => stream::run(arguments, setting),
-        },
-        _ if arguments.stream.is_given() => {
-            let sentence =
-                "--delivery, --batch, --capacity and --lossy are options of `perf stream`: omit them here";
-            Err(Failure::usage(sentence).into())
-        }
+        _ if arguments.mode == Mode::Stream => stream::run(arguments, setting),
         Some(measuring) => follow::follow(arguments, setting, measuring),
         None if arguments.serve => echo::serve(arguments, setting),
         None => ping::measure(arguments, setting),

@@ -178,10 +178,8 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
         .spawn(move || lines::read(&mut BufReader::new(io::stdin()), len_max, &sender))
         .map_err(|error| {
             let advice = "end some, or raise the limit (ulimit -u, ulimit -v)";
-            Failure::new(
-                Exit::Local,
-                format!("cannot start a thread that reads the input: {error}; {advice}"),
-            )
+            let sentence = format!("cannot start a thread that reads the input: {error}; {advice}");
+            Failure::new(Exit::Local, sentence)
         })?;
     let mut tally = Tally::default();
     let (form, first) = match example {
@@ -241,7 +239,7 @@ impl Arguments {
             (_, false, _) => Some(Form::Text),
             (_, true, []) => None,
             (_, true, examples) => {
-                let malformed = |why| Failure::usage(format!("--example has no type: {why}"));
+                let malformed = |why| Failure::usage(format!("--example cannot be used: {why}"));
                 Some(Form::of_examples(examples).map_err(malformed)?)
             }
         })
@@ -372,7 +370,7 @@ fn open_publisher<P: Payload<Borrowed = [u8]>>(
             let builder = node.log_publisher::<P>(topic).capacity(capacity);
             Box::new(builder.payload_len_max(len_max).open()?)
         }
-        _ => {
+        Holding::State => {
             let slots = arguments.slots.unwrap_or(limits::SLOT_COUNT_DEFAULT);
             let builder = node.state_publisher::<P>(topic).slots(slots);
             Box::new(builder.payload_len_max(len_max).open()?)

@@ -178,7 +178,7 @@ impl Setting {
     }
 }
 
-/// Parses a topic's address; for a node of this host the name suffices. Every other address has a colon.
+/// Parses a topic's address; for a node of this host the name suffices.
 pub(crate) fn target(text: &str) -> Result<Target, AddressError> {
     in_full(text).parse()
 }
@@ -191,7 +191,7 @@ pub(crate) fn address(text: &str) -> Result<Address, Box<dyn Error + Send + Sync
     }
 }
 
-/// The address, where only the name of a node is given, too.
+/// Adds `shm:` to an address that begins with the name of a node. Every other address has a colon.
 fn in_full(text: &str) -> String {
     if text.contains(':') { text.to_owned() } else { format!("shm:{text}") }
 }

@@ -330,7 +330,8 @@ pub(super) fn register_at(
     remote: RemoteAccess,
     local_write: bool,
 ) -> Result<MemoryRegion, VerbsError> {
-    let (len, registered, limit) = (region.len(), MemoryRegion::registered_len(), locked_memory_limit());
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    let (len, registered) = (region.len(), MemoryRegion::registered_len());
     if let Some(limit) = limit.filter(|_| !may_lock_more())
         && registered.saturating_add(len as u64) > limit
     {
@@ -341,11 +342,6 @@ pub(super) fn register_at(
         None if error.is_out_of_memory() => VerbsError::NoMemory { len, registered },
         _ => error.into(),
     })
-}
-
-/// The limit of locked memory in bytes; `None` if unlimited.
-fn locked_memory_limit() -> Option<u64> {
-    rustix::process::getrlimit(rustix::process::Resource::Memlock).current
 }
 
 /// Whether this process appears exempt from the limit. In a user namespace the kernel asks the initial one, which denies it.

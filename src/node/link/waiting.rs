@@ -41,11 +41,6 @@ impl Link {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether several threads do.
-    fn is_shared(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) > 1
-    }
-
     /// Receives until `found` returns a result, the session fails, or the answer times out. After a timeout the session serves
     /// its present uses and accepts no new ones.
     pub(super) fn wait_for<R>(
@@ -78,7 +73,8 @@ impl Link {
                 }
             }
             let left = Duration::from_nanos(deadline_ns.saturating_sub(now_ns));
-            let again = if self.is_shared() { LOOK_AGAIN } else { LOOK_AGAIN_ALONE };
+            let is_shared = self.waiting.load(Ordering::Relaxed) > 1;
+            let again = if is_shared { LOOK_AGAIN } else { LOOK_AGAIN_ALONE };
             core.clock.pause_until(self.wait_handle(), again.min(left));
         }
     }

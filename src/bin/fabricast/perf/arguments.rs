@@ -1,6 +1,7 @@
 use clap::{Args, ValueEnum};
 use fabricast::{Address, Delivery, Node, NodeName, limits};
 
+use super::super::failure::Failure;
 use super::super::setting::{Way, address};
 use super::super::units::{duration, size_in};
 use super::cpus::Choice;
@@ -56,7 +57,7 @@ pub(crate) struct Arguments {
     /// The processors of the measuring and of the answering process; `auto` for the first two allowed, `any` to leave both unpinned
     #[arg(long, value_name = "A,B", default_value = "auto")]
     pub(super) cpus: Choice,
-    /// Slots of each repository; not for the mode stream [default: 8]
+    /// Slots of each repository; not with stream [default: 8]
     #[arg(long, value_name = "N")]
     pub(super) slots: Option<u32>,
     #[command(flatten)]
@@ -138,7 +139,10 @@ pub(super) enum FabricName {
 
 impl Mode {
     pub(super) fn delivery(self) -> Delivery {
-        if self == Self::Push { Delivery::Push } else { Delivery::Pull }
+        match self {
+            Self::Push => Delivery::Push,
+            Self::Pull | Self::Notify | Self::Stream => Delivery::Pull,
+        }
     }
 
     pub(super) fn name(self) -> &'static str {
@@ -177,6 +181,17 @@ impl FabricName {
 }
 
 impl Arguments {
+    /// Rejects options of another mode.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        Err(Failure::usage(match self.mode {
+            Mode::Stream if self.slots.is_some() => "a log has a --capacity, not --slots: omit --slots",
+            Mode::Pull | Mode::Push | Mode::Notify if self.stream.is_given() => {
+                "--delivery, --batch, --capacity and --lossy are options of `perf stream`: omit them here"
+            }
+            _ => return Ok(()),
+        }))
+    }
+
     /// Slots of each repository.
     pub(super) fn slots(&self) -> u32 {
         self.slots.unwrap_or(limits::SLOT_COUNT_DEFAULT)

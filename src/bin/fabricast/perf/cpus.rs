@@ -89,12 +89,7 @@ impl Cpus {
         let mut set = CpuSet::new();
         set.set(cpu);
         rustix::thread::sched_setaffinity(None, &set).map_err(|errno| {
-            let usable = numbers(&self.usable).collect::<Vec<_>>();
-            let usable = usable.chunk_by(|one, next| one + 1 == *next).map(|run| match run {
-                [first, .., last] => format!("{first}-{last}"),
-                one => one.iter().map(usize::to_string).collect(),
-            });
-            let usable = usable.collect::<Vec<_>>().join(",");
+            let usable = ranges(&numbers(&self.usable).collect::<Vec<_>>());
             Failure::usage(format!(
                 "cannot run on processor {cpu}: {errno}; choose from {usable} with --cpus"
             ))
@@ -102,7 +97,27 @@ impl Cpus {
     }
 }
 
+/// These numbers, which ascend, with runs as ranges.
+fn ranges(numbers: &[usize]) -> String {
+    let runs = numbers.chunk_by(|one, next| one + 1 == *next).map(|run| match run {
+        [first, .., last] => format!("{first}-{last}"),
+        one => one.iter().map(usize::to_string).collect(),
+    });
+    runs.collect::<Vec<_>>().join(",")
+}
+
 /// The numbers of these processors.
 fn numbers(cpus: &CpuSet) -> impl Iterator<Item = usize> {
     (0..CpuSet::MAX_CPU).filter(|cpu| cpus.is_set(*cpu))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_of_processors_are_ranges() {
+        assert_eq!(ranges(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
+        assert_eq!(ranges(&[3]), "3");
+    }
 }

@@ -62,7 +62,8 @@ impl Followers {
     pub(super) fn start(
         measurement: &Measurement<'_>,
         size: u32,
-        (measuring, publisher): (&Address, &StatePublisher<Raw>),
+        measuring: &Address,
+        publisher: &StatePublisher<Raw>,
     ) -> Result<Self, Trouble> {
         let Measurement { arguments, setting, cpus, .. } = measurement;
         let control = Control::create(0)?;

@@ -27,7 +27,7 @@ pub(super) struct Measurement<'a> {
     pub(super) interrupt: Interrupt,
 }
 
-/// The name of a node that measures what answers at this address: it can be told, and is another one for each process there.
+/// The name of a node that measures what answers at this address: derived from it, so that each answering process gets its own.
 pub(super) fn name_beside(address: &Address, what: &str) -> String {
     let name = address.node().map(|name| name.to_string());
     format!("{}.{what}", name.unwrap_or_else(|| format!("perf-{}", std::process::id())))

@@ -67,7 +67,7 @@ impl Pings<'_> {
         let fabric = FabricName::of(address);
         let published = self.publish(size, &name_beside(address, "ping"), fabric)?;
         let mut ping = self.subscribe(size, address, published, None)?;
-        let followers = Followers::start(&self.0, size, (&fabric.address(&ping.node)?, &ping.publisher))?;
+        let followers = Followers::start(&self.0, size, &fabric.address(&ping.node)?, &ping.publisher)?;
         ping.warm_up()?;
         let mut durations = Durations::new();
         let Arguments { iterations, seconds, .. } = *self.0.arguments;
@@ -103,7 +103,7 @@ impl Pings<'_> {
         let mut ping = self.subscribe(size, &address, published, Some(&mut answering.process))?;
         answering.probe.begin(answering.floor.control(), (&mut answering.process, answering.interrupt))?;
         let measuring = self.0.arguments.fabric.address(&ping.node)?;
-        let followers = Followers::start(&self.0, size, (&measuring, &ping.publisher))?;
+        let followers = Followers::start(&self.0, size, &measuring, &ping.publisher)?;
         let (mut floor, mut delivery) = (Durations::new(), Durations::new());
         let Arguments { iterations, seconds, .. } = *self.0.arguments;
         let turns = iterations.map_or(TURNS, |iterations| iterations.min(TURNS));

@@ -11,9 +11,9 @@ use super::trouble::{Quiet, Trouble};
 
 /// How long the other process has to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Empty looks between two looks at the clock.
+/// Empty polls between two reads of the clock.
 const LOOKS_WAITING: u32 = 1 << 20;
-/// Empty looks of one that answers, or receives, between two looks at what is to be done.
+/// Empty polls of one that answers, or receives, between two checks of what is to be done.
 pub(super) const LOOKS: u32 = 4096;
 /// Round trips of a probe, time permitting.
 const PROBES: u64 = 20_000;

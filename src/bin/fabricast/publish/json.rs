@@ -17,8 +17,10 @@ pub(super) fn parse(text: &str) -> Result<Value, String> {
         return Err("it is empty: write a JSON value".to_owned());
     }
     let refused = |error: serde_json::Error| {
-        let what = if error.is_data() { "" } else { "not JSON: " };
-        format!("{what}{error}").replace(" at line 1 column ", " at column ")
+        let (what, column) = (if error.is_data() { "" } else { "not JSON: " }, error.column());
+        let sentence = error.to_string();
+        let why = sentence.strip_suffix(&format!(" at line 1 column {column}")).unwrap_or(&sentence);
+        format!("{what}{why} at column {column}")
     };
     let Unique(value) = serde_json::from_str(text).map_err(refused)?;
     match integers(text).find(|digits| digits.parse::<i64>().is_err() && digits.parse::<u64>().is_err()) {

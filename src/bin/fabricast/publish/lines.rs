@@ -23,7 +23,7 @@ const JSON_LEN_MIN: usize = 64 * 1024;
 pub(super) struct Line {
     /// Its number, from 1 on.
     number: u64,
-    /// Its bytes, unless it is too long or the input failed: no more lines follow then.
+    /// Its bytes, or why they are missing; [`Rejected::Input`] is the last line.
     content: Result<Vec<u8>, Rejected>,
 }
 

@@ -1,4 +1,4 @@
-//! Append and check of log records, compared with memcpy of the same sizes.
+//! Appending and checking log records, by the parts and through the public API, compared with memcpy of the same sizes.
 //!
 //! `cargo bench --bench log`. Compare figures within one run. A batch is 256 records: one commit, then a reader receives them.
 
@@ -50,7 +50,7 @@ fn append_and_check_a_batch(bencher: Bencher<'_, '_>, len: usize) {
     });
 }
 
-/// The public API around the same, by pull and in one process: what a node, a publisher and a subscriber add.
+/// The same through the public API, by pull in one process: shows what node, publisher and subscriber add.
 #[divan::bench(args = SIZES)]
 fn publish_and_receive_a_batch(bencher: Bencher<'_, '_>, len: usize) {
     let dir = tempfile::tempdir().expect("a directory");

@@ -40,19 +40,15 @@ impl fmt::Display for ErrorChain<'_> {
 /// Names the limit that this refusal comes from, and says how to raise it; begins with a semicolon. Empty where the refusal says
 /// all that is known.
 fn remedy(refusal: &io::Error) -> String {
-    let at_most = |resource| {
-        let limit = rustix::process::getrlimit(resource).current;
-        limit.map_or_else(String::new, |limit| format!(" at most {limit}"))
-    };
+    let limit = |resource| rustix::process::getrlimit(resource).current;
     match Errno::from_io_error(refusal) {
         Some(Errno::MFILE) => {
-            let limit = at_most(Resource::Nofile);
-            format!("; this process may have{limit} open files: close some, or raise the limit (ulimit -n)")
+            let most = limit(Resource::Nofile).map_or_else(String::new, |limit| format!(" at most {limit}"));
+            format!("; this process may have{most} open files: close some, or raise the limit (ulimit -n)")
         }
-        Some(Errno::FBIG) => {
-            let limit = at_most(Resource::Fsize);
-            format!("; this process may make files of{limit} bytes: raise the limit (ulimit -f)")
-        }
+        Some(Errno::FBIG) => limit(Resource::Fsize).map_or_else(String::new, |limit| {
+            format!("; this process may make files of at most {limit} bytes: raise the limit (ulimit -f)")
+        }),
         Some(Errno::NFILE) => {
             "; the host's limit on open files is reached: raise fs.file-max (sysctl)".to_owned()
         }
@@ -73,7 +69,9 @@ mod tests {
         let said = |errno: Errno| remedy(&errno.into());
         assert!(said(Errno::MFILE).contains("ulimit -n"));
         assert!(said(Errno::NFILE).contains("fs.file-max"));
-        assert!(said(Errno::FBIG).contains("ulimit -f"));
+        // Without a limit of the process, it is the file system's.
+        let is_limited = rustix::process::getrlimit(Resource::Fsize).current.is_some();
+        assert_eq!(said(Errno::FBIG).contains("ulimit -f"), is_limited);
         assert!(said(Errno::NOMEM).contains("memory limit"));
         assert_eq!(said(Errno::PERM), "");
         assert_eq!(remedy(&io::ErrorKind::NotFound.into()), "");

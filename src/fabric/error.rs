@@ -1,3 +1,5 @@
+use rustix::io::Errno;
+
 use super::address::Address;
 #[cfg(feature = "verbs")]
 use super::verbs::VerbsError;
@@ -157,10 +159,15 @@ impl FabricError {
         Self::System { what: "draw a random number", source }
     }
 
-    /// Whether this host refused what was asked of it, whatever the peer does.
-    pub(crate) fn is_local(&self) -> bool {
+    /// Whether this process or host is short of something. The peer is not at fault.
+    pub(crate) fn is_shortage(&self) -> bool {
         match self {
-            Self::System { .. } | Self::Memory(MemoryError::System { .. }) => true,
+            Self::System { source, .. }
+            | Self::NodeFile { source, .. }
+            | Self::Memory(MemoryError::System { source, .. }) => {
+                let shortages = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS];
+                Errno::from_io_error(source).is_some_and(|errno| shortages.contains(&errno))
+            }
             #[cfg(feature = "verbs")]
             Self::Verbs(VerbsError::LockedMemory { .. } | VerbsError::NoMemory { .. }) => true,
             _ => false,

@@ -129,6 +129,12 @@ impl Driver {
         }
     }
 
+    /// The number of sessions in which invited publishers wait.
+    #[cfg(test)]
+    pub(super) fn waiting_publishers(&self) -> usize {
+        self.invited.len()
+    }
+
     /// The number of receivers served by unicast.
     #[cfg(test)]
     pub(super) fn unicast_receivers(&self) -> usize {

@@ -50,7 +50,7 @@ struct World {
 struct NodeThread {
     name: NodeName,
     driver: Driver,
-    /// How long it sleeps unless something happens.
+    /// When it wakes if nothing happens before, ns.
     sleeps_until_ns: u64,
 }
 
@@ -83,14 +83,14 @@ impl World {
         Node::new(core, None)
     }
 
-    /// Every node with work gets a turn, and every thread. Time passes to the next arrival; when nothing happens, to the next time
-    /// at which a node wakes by itself.
+    /// Every node with work gets a turn, and every thread. Time advances to the next arrival. If nothing happens, it
+    /// advances to the next wake-up of a node, by at most a millisecond.
     fn turn(&self) {
         let (network, clock) = (&self.network, self.network.clock());
         let moved = network.step();
         // A waiting driver runs the world from within its own turn.
         let Some(mut drivers) = self.drivers.try_lock() else { return };
-        let is_quiet = !moved && !drivers.iter_mut().any(|thread| thread.is_awake(network));
+        let is_quiet = !moved && !drivers.iter_mut().any(|thread| thread.poll_awake(network));
         self.is_quiet.store(is_quiet, Ordering::Relaxed);
         let wakes_ns = drivers.iter().map(|thread| thread.sleeps_until_ns).min();
         if let Some(wakes_ns) = wakes_ns.filter(|_| is_quiet) {
@@ -129,7 +129,7 @@ impl World {
 
 impl NodeThread {
     /// Whether something is ready, woken or due.
-    fn is_awake(&mut self, network: &Network) -> bool {
+    fn poll_awake(&mut self, network: &Network) -> bool {
         network.set_readiness();
         self.driver.wait_for(Duration::ZERO);
         self.driver.wait_time().is_zero() || self.sleeps_until_ns <= network.clock().monotonic_ns()
@@ -137,7 +137,7 @@ impl NodeThread {
 
     /// One turn, if it is awake.
     fn turn(&mut self, network: &Network) {
-        if self.is_awake(network) {
+        if self.poll_awake(network) {
             self.driver.turn();
             let now_ns = network.clock().monotonic_ns();
             self.sleeps_until_ns = now_ns.saturating_add(saturate(self.driver.wait_time()));

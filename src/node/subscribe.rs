@@ -160,7 +160,7 @@ impl<'a, S: Subscribed> Opening<'a, S> {
             attached => attached,
         };
         let subscription = subscribed.map_err(|error| explain(node, &target, error))?;
-        S::open(subscription, terms.options).map_err(|source| SubscriberError::Unfit { target, source })
+        S::open(subscription, terms.options).map_err(|error| unattached(&target, error.into()))
     }
 }
 
@@ -417,7 +417,7 @@ fn unattached(target: &Target, error: AttachError) -> SubscriberError {
         AttachError::Session(source) => SubscriberError::Session { target, source },
         AttachError::Unfit(source) => SubscriberError::Unfit { target, source },
         AttachError::Memory(source) => SubscriberError::Memory(source),
-        AttachError::Fabric(source) => SubscriberError::Fabric(source),
+        AttachError::Fabric(source) => SubscriberError::Unreachable { target, source },
     }
 }
 

@@ -166,7 +166,7 @@ pub enum SubscriberError {
     /// The text is not a topic's address.
     #[error(transparent)]
     Address(#[from] AddressError),
-    /// The node cannot be reached.
+    /// The node cannot be reached, or this process or host is short of something.
     #[error("cannot subscribe to {target}")]
     Unreachable {
         /// The topic.
@@ -283,8 +283,8 @@ pub enum AttachError {
 impl From<GrantError> for AttachError {
     fn from(error: GrantError) -> Self {
         match error {
-            // This process lacks something: the grant may be right.
-            GrantError::Fabric(source) if source.is_local() => Self::Fabric(source),
+            // A shortage of this process says nothing about the grant.
+            GrantError::Fabric(source) if source.is_shortage() => Self::Fabric(source),
             error => Self::Unfit(error),
         }
     }

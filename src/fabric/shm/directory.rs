@@ -117,7 +117,8 @@ impl RuntimeDirectory {
             }
             Err(errno) => {
                 let link = std::fs::read_link(&self.path);
-                let why = link.map(|to| format!("it is a symbolic link (to {}), not followed", to.display()));
+                let why = link
+                    .map(|to| format!("it is a symbolic link to {}, which is not followed", to.display()));
                 return Err(self.unusable(&why.unwrap_or_else(|_| errno.to_string())));
             }
         };
@@ -154,7 +155,7 @@ impl RuntimeDirectory {
         FabricError::RuntimeDirectory { path: self.path.display().to_string(), why: why.to_string() }
     }
 
-    /// What makes errors of refusals to do this with a node's file.
+    /// Returns what converts a refusal to do this with a node's file to an error.
     fn refused<E: Into<io::Error>>(&self, what: &'static str, file: &str) -> impl Fn(E) -> FabricError {
         move |refusal| {
             let path = self.path.join(file).display().to_string();
@@ -167,11 +168,13 @@ impl RuntimeDirectory {
         let directory = self.find_or_make()?;
         sweep(directory);
         let name = format!("{node}{ENTRY_SUFFIX}");
+        check_file_limit(ENTRY_LEN as u64).map_err(self.refused("write", &name))?;
         let deadline_ns = SystemClock.monotonic_ns().saturating_add(saturate(LOCK_TIMEOUT));
         let mut attempts = 0;
         while attempts < LOCK_ATTEMPTS {
-            let entry = open_entry(directory, &name, OFlags::RDWR | OFlags::CREATE);
-            let entry = entry.map_err(self.refused("open", &name))?;
+            let entry = open_entry(directory, &name, OFlags::RDWR | OFlags::CREATE)
+                .and_then(|entry| entry.ok_or_else(|| io::Error::other("not a regular file: remove it")))
+                .map_err(self.refused("open", &name))?;
             if let Err(errno) = rustix::fs::flock(&entry, FlockOperation::NonBlockingLockExclusive) {
                 if !matches!(errno, Errno::WOULDBLOCK | Errno::INTR) {
                     return Err(self.refused("lock", &name)(errno));
@@ -210,7 +213,6 @@ impl RuntimeDirectory {
         let content = NameEntry { node: node.clone(), process, started_ns: SystemClock.realtime_ns() };
         entry
             .set_len(0)
-            .and_then(|()| Ok(check_file_limit(ENTRY_LEN as u64)?))
             .and_then(|()| entry.write_all(&content.emit()))
             .map_err(self.refused("write", &format!("{node}{ENTRY_SUFFIX}")))?;
         let socket = format!("{node}{SOCKET_SUFFIX}");
@@ -242,9 +244,7 @@ impl RuntimeDirectory {
             match self.entry(&node) {
                 Ok(entry) => entries.extend(entry),
                 // Without descriptors no entry can be read, which does not mean that none exist.
-                Err(FabricError::NodeFile { what, path, source }) if is_short_of_files(&source) => {
-                    return Err(FabricError::NodeFile { what, path, source });
-                }
+                Err(error) if error.is_shortage() => return Err(error),
                 Err(_) => {}
             }
         }
@@ -257,11 +257,11 @@ impl RuntimeDirectory {
         let Some(directory) = self.find()? else { return Ok(None) };
         let name = format!("{node}{ENTRY_SUFFIX}");
         let file = match open_entry(directory, &name, OFlags::RDONLY) {
-            Ok(file) => file,
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::Other) => {
-                return Ok(None);
+            Ok(Some(file)) => file,
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(self.refused("open", &name)(error));
             }
-            Err(error) => return Err(self.refused("open", &name)(error)),
+            Ok(None) | Err(_) => return Ok(None),
         };
         let mut bytes = Vec::with_capacity(ENTRY_LEN + 1);
         let read = (&file).take(ENTRY_LEN as u64 + 1).read_to_end(&mut bytes);
@@ -293,7 +293,7 @@ fn names(directory: &OwnedFd) -> Result<Vec<NodeName>, FabricError> {
 fn sweep(directory: &OwnedFd) {
     for node in names(directory).unwrap_or_default() {
         let name = format!("{node}{ENTRY_SUFFIX}");
-        let Ok(file) = open_entry(directory, &name, OFlags::RDONLY) else { continue };
+        let Ok(Some(file)) = open_entry(directory, &name, OFlags::RDONLY) else { continue };
         let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
         if locked && is_named(directory, &file, &name) {
             remove(directory, &node);
@@ -301,21 +301,13 @@ fn sweep(directory: &OwnedFd) {
     }
 }
 
-/// Opens an entry, an error of the kind [`io::ErrorKind::Other`] if it is not a regular file: reading anything else may block for
-/// ever.
-fn open_entry(directory: &OwnedFd, name: &str, flags: OFlags) -> io::Result<File> {
+/// Opens an entry. `None` if it is not a regular file: reading anything else may block for ever.
+fn open_entry(directory: &OwnedFd, name: &str, flags: OFlags) -> io::Result<Option<File>> {
     match rustix::fs::openat(directory, name, flags | ENTRY_FLAGS, Mode::RUSR | Mode::WUSR).map(File::from) {
-        Ok(file) if file.metadata()?.is_file() => Ok(file),
-        Ok(_) | Err(Errno::ISDIR | Errno::NXIO | Errno::LOOP) => {
-            Err(io::Error::other("it is not a regular file: remove it"))
-        }
+        Ok(file) if file.metadata()?.is_file() => Ok(Some(file)),
+        Ok(_) | Err(Errno::ISDIR | Errno::NXIO | Errno::LOOP) => Ok(None),
         Err(errno) => Err(errno.into()),
     }
-}
-
-/// Whether the process or the host has reached its limit on open files.
-fn is_short_of_files(error: &io::Error) -> bool {
-    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
 /// Whether this open file still has that name: its owner may have removed it meanwhile.

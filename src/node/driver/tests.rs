@@ -445,14 +445,13 @@ fn panic_of_an_event_sink_costs_only_its_event() {
     }
 }
 
-/// An acceptor whose provider fails.
+/// An acceptor whose provider fails once this wakes.
 #[derive(Debug)]
-struct Faulty(Arc<AtomicBool>, Waker);
+struct Faulty(Arc<Waker>);
 
 impl Acceptor for Faulty {
     fn accept(&mut self) -> Result<Option<Box<dyn Connection>>, FabricError> {
-        assert!(!self.0.load(Ordering::Relaxed), "the provider fails");
-        Ok(None)
+        panic!("the provider fails")
     }
 
     fn addresses(&self) -> Vec<Address> {
@@ -460,7 +459,7 @@ impl Acceptor for Faulty {
     }
 
     fn wait_handle(&self) -> BorrowedFd<'_> {
-        self.1.wait_handle()
+        self.0.wait_handle()
     }
 }
 
@@ -478,18 +477,17 @@ fn publishers_of_a_failed_node_get_an_error() {
     let network = Network::new(0, Reach::Mapped);
     let name = "node".parse().unwrap();
     let (fabric, clock) = (Arc::new(network.fabric(&name)), Arc::clone(network.clock()));
-    let (fails, recorder) = (Arc::new(AtomicBool::new(false)), Arc::new(Recorder::default()));
+    let (fails, recorder) = (Arc::new(Waker::new().unwrap()), Arc::new(Recorder::default()));
     let (shared, mut driver) = assemble(None, fabric, clock, Arc::clone(&recorder) as _).unwrap();
     let core = Arc::clone(&shared.core);
-    driver.listen(Box::new(Faulty(Arc::clone(&fails), woken()))).unwrap();
+    driver.listen(Box::new(Faulty(Arc::clone(&fails)))).unwrap();
     let thread = DriverThread::start(driver).unwrap();
     let node = Node::new(shared, Some(thread));
     let mut state = node.state_publisher::<u64>("state").open().unwrap();
     let mut log = node.log_publisher::<u64>("log").open().unwrap();
     state.publish(&1).unwrap();
     log.publish(&1).unwrap();
-    fails.store(true, Ordering::Relaxed);
-    core.queue.wake();
+    fails.wake();
     let deadline_ns = SystemClock.monotonic_ns() + 60_000_000_000;
     while state.publish(&2).is_ok() || log.publish(&2).is_ok() {
         assert!(SystemClock.monotonic_ns() < deadline_ns, "the publishers get no error");
@@ -550,19 +548,17 @@ fn older_of_two_ended_incarnations_is_superseded() {
 fn listeners_of_a_failed_node_get_an_error() {
     let network = Network::new(0, Reach::Mapped);
     let name: NodeName = "node".parse().unwrap();
-    let (fabric, fails) = (Arc::new(network.fabric(&name)), Arc::new(AtomicBool::new(false)));
+    let (fabric, fails) = (Arc::new(network.fabric(&name)), Arc::new(Waker::new().unwrap()));
     let (shared, mut driver) =
         assemble(Some(name), fabric, Arc::new(SystemClock), Arc::new(TracingSink)).unwrap();
-    let core = Arc::clone(&shared.core);
     driver.agenda.forget(LISTENER_KEY, driver.listener.take().unwrap().wait_handle());
-    driver.listen(Box::new(Faulty(Arc::clone(&fails), woken()))).unwrap();
+    driver.listen(Box::new(Faulty(Arc::clone(&fails)))).unwrap();
     let thread = DriverThread::start(driver).unwrap();
     let node = Node::new(shared, Some(thread));
     let listener = node.state_listener::<u64>("t").open().unwrap();
     std::thread::scope(|scope| {
         let waiting = [(); 2].map(|()| scope.spawn(|| listener.accept_timeout(TIMEOUT)));
-        fails.store(true, Ordering::Relaxed);
-        core.queue.wake();
+        fails.wake();
         for waiting in waiting {
             let accepted = waiting.join().unwrap();
             assert!(matches!(accepted, Err(SubscriberError::NodeFailed { .. })), "{accepted:?}");

@@ -147,7 +147,8 @@ fn publisher_that_dials_ends_the_wait_of_a_listener() {
             let kept = Arc::clone(&invitation);
             world.spawn(move || {
                 if turns == 0 {
-                    *kept.lock() = dialling.invite("topic".parse().unwrap(), &address, u64::MAX).ok();
+                    let invited = dialling.invite("topic".parse().unwrap(), &address, u64::MAX);
+                    *kept.lock() = Some(invited.expect("a node listens there"));
                 }
                 turns = turns.wrapping_sub(1);
                 turns != u64::MAX
@@ -158,6 +159,17 @@ fn publisher_that_dials_ends_the_wait_of_a_listener() {
             assert!(elapsed_ns < 500_000_000, "{elapsed_ns}");
             publish(&mut publisher, 3);
             Observed::new(accepted.expect("it dials")).catch_up(&world, 3);
+            // The backlog has no more to do with its session.
+            let waiting =
+                || world.drivers.lock().iter().map(|node| node.driver.waiting_publishers()).sum::<usize>();
+            assert!(
+                (0..SETTLED_WITHIN).any(|_| {
+                    world.turn();
+                    waiting() == 0
+                }),
+                "{}",
+                waiting()
+            );
         });
     }
 }

@@ -151,6 +151,7 @@ fn what_comes_while_a_subscriber_opens_is_accounted_for(reach: Reach) {
                 let latest = if let LogStart::At(first) = start { first } else { granted.next() };
                 let next = subscriber.next_sequence();
                 assert!((first..=latest).contains(&next), "{next} is not between {first} and {latest}");
+                assert!(is_fast || next == first, "{next} instead of {first}, where the ring holds all");
                 behind += newest.get() - granted.get();
                 followers.push(Follower { subscriber, next: next.get(), lost: 0 });
             }

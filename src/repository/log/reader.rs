@@ -285,8 +285,8 @@ impl LogReader {
         }
     }
 
-    /// Takes the frame of the next record, which is valid and has this many words. Always inlined: returned through memory, a held
-    /// record takes half as long again to receive.
+    /// Takes the frame of the next record, which is valid and has this many words. Always inlined: if the
+    /// result is returned through memory, receiving a held record takes half as long again.
     #[inline(always)]
     fn take_frame(&mut self, header: FrameHeader, words: usize) -> Taken {
         let begin = self.from + HEADER_WORDS;
@@ -383,8 +383,11 @@ impl LogReader {
         let oldest = Sequence::new(memory.load(HOT_START_SEQUENCE));
         let next = match start {
             LogStart::At(sequence) => sequence,
-            // The first one held. Those overwritten from now on are reported lost, and those published since the grant, too.
-            _ => start.record(newest).max(oldest).min(newest.next()),
+            // At or after the oldest record held. Records overwritten from now on are reported lost, and so are those published
+            // since the grant.
+            LogStart::Earliest | LogStart::Newest | LogStart::Back(_) => {
+                start.record(newest).max(oldest).min(newest.next())
+            }
         };
         // Whatever the memory holds and the options request: the first record has the first sequence.
         self.next = next.max(Sequence::NONE.next());

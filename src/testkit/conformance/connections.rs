@@ -147,6 +147,9 @@ pub(crate) fn a_connection_that_nobody_accepts_closes_with_the_listener(harness:
     harness.step();
     let handle = pair.listener.wait_handle();
     crate::fabric::wait(&[handle], &[], Duration::from_secs(10)).expect("the handle can be waited for");
+    let mut polled = [rustix::event::PollFd::from_borrowed_fd(handle, rustix::event::PollFlags::IN)];
+    let now = rustix::event::Timespec::default();
+    assert_eq!(rustix::event::poll(&mut polled, Some(&now)), Ok(1), "the handle is not ready");
     drop(pair.listener);
     assert!(next(harness, &mut *waiting).is_none());
 }

@@ -42,7 +42,7 @@ pub(super) struct Channels {
     faults: DatagramFaults,
     multicast_is_cut: bool,
     unicast_is_cut: bool,
-    /// So many sends will find the queue full.
+    /// How many more sends find the queue full.
     full_sends: u64,
     /// The channel of each process, while used.
     senders: BTreeMap<u32, Weak<SimChannelSender>>,
@@ -102,7 +102,7 @@ impl Network {
         self.state.lock().channels.unicast_is_cut = is_cut;
     }
 
-    /// Makes the next so many sends find the queue full.
+    /// Makes the next `sends` sends find the queue full.
     pub(crate) fn fill_channels(&self, sends: u64) {
         self.state.lock().channels.full_sends = sends;
     }

@@ -117,12 +117,12 @@ impl Network {
         self.state.lock().set_paused(node, false);
     }
 
-    /// Makes the next so many batches of reads fail halfway, with their connections intact.
+    /// Makes the next `count` batches of reads fail halfway, with their connections intact.
     pub(crate) fn fail_reads(&self, count: u32) {
         self.state.lock().doomed_reads = count;
     }
 
-    /// Makes the next so many batches of writes fail at their end, with their connections intact.
+    /// Makes the next `count` batches of writes fail at their end, with their connections intact.
     pub(crate) fn fail_writes(&self, count: u32) {
         self.state.lock().doomed_writes = count;
     }

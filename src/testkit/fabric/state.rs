@@ -25,7 +25,7 @@ pub(super) struct SimState {
     pub(super) channels: Channels,
     /// So many batches of reads will fail halfway.
     pub(super) doomed_reads: u32,
-    /// The same of writes, at their end.
+    /// How many more batches of writes fail, at their end.
     pub(super) doomed_writes: u32,
     processes: Vec<Process>,
     entries: BTreeMap<NodeName, Entry>,
@@ -71,7 +71,7 @@ struct SimEnd {
     arrival_ns: u64,
     /// When this end learns that the other one is closed.
     closed_ns: Option<u64>,
-    /// Its last message was not accepted, and it has not found since that another would be.
+    /// Its last message was refused, and it has not learned since that there is space.
     wants_to_send: bool,
     readiness: Arc<Readiness>,
 }

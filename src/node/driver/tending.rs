@@ -2,6 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 
 use crate::id::TopicName;
+use crate::layout::header::HOT_HEARTBEAT;
 use crate::limits;
 use crate::memory::Region;
 use crate::node::agenda::Agenda;
@@ -41,9 +42,10 @@ impl Tending {
     pub(super) fn beat(&mut self, realtime_ns: u64) {
         self.beats += 1;
         let is_next = |key: u64| key % limits::HEARTBEAT_PARTS == self.beats % limits::HEARTBEAT_PARTS;
-        for (_, repository) in self.living.iter().filter(|(key, _)| is_next(*key)) {
-            PublishedTopic::beat(repository, realtime_ns);
-        }
+        // Their lines are far apart: fetched together, they take a fraction of the time.
+        let next = || self.living.iter().filter(|(key, _)| is_next(*key)).map(|(_, repository)| repository);
+        next().for_each(|repository| repository.expect_writes(HOT_HEARTBEAT, size_of::<u64>()));
+        next().for_each(|repository| PublishedTopic::beat(repository, realtime_ns));
         self.ended.retain(|_, topic| topic.strong_count() > 0);
     }
 

@@ -138,7 +138,7 @@ pub enum ControlError {
         max: usize,
     },
     /// The session is not ready, or is ending or over, and accepts no requests.
-    #[error("the session accepts no requests, it is {state}: try again once both nodes are running")]
+    #[error("the session accepts no requests: it is {state}; try again once both nodes are running")]
     Closed {
         /// The state of the session.
         state: &'static str,

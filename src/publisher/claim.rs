@@ -40,7 +40,7 @@ impl<'a, V: ?Sized> Claim<'a, V> {
     ///
     /// # Errors
     ///
-    /// [`PublishError::NodeFailed`] when the node's thread has panicked. In these cases nothing is published.
+    /// [`PublishError::NodeFailed`] when the node's thread has panicked. Then nothing is published.
     pub fn commit(self) -> Result<Sequence, PublishError> {
         self.publisher.publish_filled(self.len)
     }

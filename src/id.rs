@@ -277,6 +277,8 @@ pub enum Kind {
     State,
     /// Ordered records.
     Log,
+    /// The newest value of each key.
+    Table,
 }
 
 impl fmt::Display for Kind {
@@ -284,6 +286,7 @@ impl fmt::Display for Kind {
         match self {
             Self::State => out.write_str("state"),
             Self::Log => out.write_str("log"),
+            Self::Table => out.write_str("table"),
         }
     }
 }

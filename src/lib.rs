@@ -118,13 +118,16 @@ pub use payload::{
 };
 pub use publisher::{
     Claim, Loan, LogPublisher, PublishError, PublishedKind, Publisher, PublisherError, StatePublisher,
+    TablePublisher,
 };
 pub use repository::SubscriberStats;
 pub use repository::log::{LogStart, LogTopic};
 pub use repository::state::StateTopic;
+pub use repository::table::TableTopic;
 pub use subscriber::{
-    AnySubscriber, AttachError, GrantError, LogSubscriber, NoticePath, ReceiveError, Sample, SampleRef,
-    Samples, StateSubscriber, Subscribed, Subscriber, SubscriberError, TopicKind,
+    AnySubscriber, AttachError, Change, Changes, GrantError, LogSubscriber, NoticePath, ReceiveError, Sample,
+    SampleRef, Samples, Snapshot, SnapshotEntry, StateSubscriber, Subscribed, Subscriber, SubscriberError,
+    TableSubscriber, TopicKind,
 };
 
 /// Compiles the examples of README.md.

@@ -36,6 +36,22 @@ pub const SLOT_COUNT_MAX: u32 = 1 << 16;
 /// Default slots of a state repository.
 pub const SLOT_COUNT_DEFAULT: u32 = 8;
 
+/// Most keys that a table may declare.
+pub const TABLE_CAPACITY_MAX: usize = 1 << 24;
+/// Keys of a table unless declared.
+pub const TABLE_CAPACITY_DEFAULT: usize = 1024;
+/// Longest key that a table may declare, bytes of its encoded form.
+pub const KEY_LEN_MAX: usize = 1024;
+/// Longest key of a table unless declared, bytes of its encoded form.
+pub const KEY_LEN_MAX_DEFAULT: usize = 64;
+/// Ranges of a table that a reader fetches at a time.
+pub(crate) const TABLE_FETCH_RANGES: usize = 64;
+/// Bytes of a table that a reader fetches at a time, unless one cell is longer.
+pub(crate) const TABLE_FETCH_LEN: usize = 128 * 1024;
+
+/// Bytes of a table that a publisher copies to one landing region with a commit; the node's thread copies the rest.
+pub(crate) const TABLE_PUSH_LEN: u64 = 256 * 1024;
+
 /// Topics of one node.
 pub const TOPICS_MAX: usize = 4096;
 /// Sessions that one node serves at a time.

@@ -4,6 +4,7 @@ use super::header::StaticHeader;
 use super::log::LogGeometry;
 use super::numbers::{Fact, GeometryError, GeometryNumbers};
 use super::state::StateGeometry;
+use super::table::TableGeometry;
 use crate::id::{Epoch, Kind, TopicId};
 use crate::memory::Region;
 
@@ -14,6 +15,8 @@ pub(crate) enum Geometry {
     State(StateGeometry),
     /// A ring of framed records, of which a slot is a segment.
     Log(LogGeometry),
+    /// Cells of keys.
+    Table(TableGeometry),
 }
 
 impl Geometry {
@@ -23,6 +26,7 @@ impl Geometry {
         let geometry = match kind {
             Kind::State => Self::State(StateGeometry::of(numbers.parameters, payload_len_max)?),
             Kind::Log => Self::Log(LogGeometry::of(numbers.parameters, payload_len_max)?),
+            Kind::Table => Self::Table(TableGeometry::of(numbers.parameters, payload_len_max)?),
         };
         let stated = geometry.numbers();
         let mismatch = |field| Err(GeometryError::Mismatch { field });
@@ -45,6 +49,7 @@ impl Geometry {
         let parameters = match self {
             Self::State(state) => state.parameters(),
             Self::Log(log) => log.parameters(),
+            Self::Table(table) => table.parameters(),
         };
         GeometryNumbers {
             // It is at most `limits::PAYLOAD_LEN_MAX`.
@@ -64,6 +69,7 @@ impl Geometry {
         match self {
             Self::State(state) => state.facts().into(),
             Self::Log(log) => log.facts().into(),
+            Self::Table(table) => table.facts().into(),
         }
     }
 
@@ -72,6 +78,7 @@ impl Geometry {
         match self {
             Self::State(_) => StateGeometry::held(memory).into(),
             Self::Log(log) => log.held(memory).into(),
+            Self::Table(_) => TableGeometry::held(memory).into(),
         }
     }
 
@@ -80,6 +87,7 @@ impl Geometry {
         match self {
             Self::State(_) => Kind::State,
             Self::Log(_) => Kind::Log,
+            Self::Table(_) => Kind::Table,
         }
     }
 
@@ -89,6 +97,7 @@ impl Geometry {
         match self {
             Self::State(state) => state.payload_len_max(),
             Self::Log(log) => log.payload_len_max(),
+            Self::Table(table) => table.payload_len_max(),
         }
     }
 
@@ -97,13 +106,14 @@ impl Geometry {
         match self {
             Self::State(state) => state.region_len(),
             Self::Log(log) => log.region_len(),
+            Self::Table(table) => table.region_len(),
         }
     }
 
     /// Returns the offset of the word that reports how far the region is written, if its kind has one: see [`super::log`].
     pub(crate) fn end_offset(&self) -> Option<usize> {
         match self {
-            Self::State(_) => None,
+            Self::State(_) | Self::Table(_) => None,
             Self::Log(_) => Some(super::log::HOT_END),
         }
     }
@@ -112,15 +122,23 @@ impl Geometry {
     pub(crate) fn state(&self) -> Option<StateGeometry> {
         match self {
             Self::State(state) => Some(*state),
-            Self::Log(_) => None,
+            Self::Log(_) | Self::Table(_) => None,
         }
     }
 
     /// Returns the geometry of a log region, if it is one.
     pub(crate) fn log(&self) -> Option<LogGeometry> {
         match self {
-            Self::State(_) => None,
             Self::Log(log) => Some(*log),
+            Self::State(_) | Self::Table(_) => None,
+        }
+    }
+
+    /// Returns the geometry of a table region, if it is one.
+    pub(crate) fn table(&self) -> Option<TableGeometry> {
+        match self {
+            Self::Table(table) => Some(*table),
+            Self::State(_) | Self::Log(_) => None,
         }
     }
 }
@@ -134,6 +152,12 @@ impl From<StateGeometry> for Geometry {
 impl From<LogGeometry> for Geometry {
     fn from(log: LogGeometry) -> Self {
         Self::Log(log)
+    }
+}
+
+impl From<TableGeometry> for Geometry {
+    fn from(table: TableGeometry) -> Self {
+        Self::Table(table)
     }
 }
 
@@ -157,6 +181,10 @@ mod tests {
             let state = StateGeometry::new(slot_count, payload_len_max).unwrap();
             assert_eq!(Geometry::of(&header(state)), Ok(state.into()));
         }
+        for (capacity, key_len_max, payload_len_max) in [(1, 0, 1), (512, 8, 73), (100_000, 1024, 5000)] {
+            let table = TableGeometry::new(capacity, key_len_max, payload_len_max).unwrap();
+            assert_eq!(Geometry::of(&header(table)), Ok(table.into()));
+        }
     }
 
     #[test]
@@ -168,18 +196,19 @@ mod tests {
         };
         let log = header(LogGeometry::new(1 << 16, 100).unwrap());
         let state = header(StateGeometry::new(8, 64).unwrap());
+        let table = header(TableGeometry::new(8, 16, 64).unwrap());
         let changes: [&dyn Fn(&mut GeometryNumbers); 9] = [
-            &|it| it.parameters[0] = 7,
+            &|it| it.parameters[0] += 1,
             &|it| it.parameters[0] = u64::MAX,
-            &|it| it.parameters[1] = 0,
-            &|it| it.parameters[1] += 128,
+            &|it| it.parameters[1] = 1 << 20,
+            &|it| it.parameters[2] += 64,
             &|it| it.parameters[1] = u64::MAX,
             &|it| it.parameters[3] = 1,
             &|it| it.region_len -= 1,
             &|it| it.region_len += 1,
             &|it| it.payload_len_max = u32::MAX,
         ];
-        for of in [log, state] {
+        for of in [log, state, table] {
             assert!(changes.iter().all(|change| Geometry::of(&wrong(of, change)).is_err()), "{of:?}");
         }
         assert!(Geometry::of(&StaticHeader { kind: Kind::State, ..log }).is_err());

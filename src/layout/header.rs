@@ -5,7 +5,7 @@
 //! 00  u64  magic "FBCREPO1"              80  u64  newest sequence (0: none)
 //! 08  u16  layout version                88       of the kind
 //! 0a  u8   check (1: CRC-32)             90  u64  heartbeat, ns since the Unix epoch
-//! 0b  u8   kind (1: state, 3: log)       98  u64  epoch, again
+//! 0b  u8   kind (1: state, 2: table, 3: log)       98  u64  epoch, again
 //! 0c  u32  largest payload, bytes        a0  u64  time of the newest value, ns since the Unix epoch
 //! 10  u64  epoch                         a8       of the kind
 //! 18  u64  topic
@@ -174,6 +174,7 @@ fn checksum(words: &[u64; StaticHeader::WORDS]) -> u32 {
 fn number_of(kind: Kind) -> u8 {
     match kind {
         Kind::State => 1,
+        Kind::Table => 2,
         Kind::Log => 3,
     }
 }
@@ -181,6 +182,7 @@ fn number_of(kind: Kind) -> u8 {
 fn kind_of(number: u8) -> Option<Kind> {
     match number {
         1 => Some(Kind::State),
+        2 => Some(Kind::Table),
         3 => Some(Kind::Log),
         _ => None,
     }

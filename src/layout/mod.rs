@@ -12,6 +12,7 @@
 //! 0x100  counters       32 described lines of 64 bytes               (module metrics)
 //! 0x900  slots          state: a ring of slots                       (state)
 //!        records        log: an index, then a ring of framed records (log)
+//!        cells          table: pages, versions, cells (table)
 //! ```
 
 mod geometry;
@@ -20,6 +21,7 @@ pub(crate) mod log;
 pub(crate) mod notice;
 mod numbers;
 pub(crate) mod state;
+pub(crate) mod table;
 
 pub(crate) use crate::memory::{ByteRange, LINE, WORD};
 pub(crate) use geometry::Geometry;

@@ -69,6 +69,36 @@ pub enum GeometryError {
         /// Bytes of the ring.
         capacity: usize,
     },
+    /// The number of a table's cells is out of range.
+    #[error("invalid capacity of {found} keys: use 1 to {max}", max = limits::TABLE_CAPACITY_MAX)]
+    Cells {
+        /// The requested cells.
+        found: usize,
+    },
+    /// The longest key is out of range, or leaves no byte for a value.
+    #[error(
+        "keys of {found} bytes do not fit: use at most {max}, and less than payload_len_max, {payload_len_max} here, which \
+         counts key and value",
+        max = limits::KEY_LEN_MAX
+    )]
+    KeyLen {
+        /// The requested bytes.
+        found: usize,
+        /// The largest payload, bytes.
+        payload_len_max: usize,
+    },
+    /// The region of a table would be too large.
+    #[error(
+        "{capacity} keys with entries of {payload_len_max} bytes make a region of more than {max} bytes: \
+         use a smaller capacity or smaller values",
+        max = limits::REGION_LEN_MAX
+    )]
+    TableLen {
+        /// The requested keys.
+        capacity: usize,
+        /// The requested largest payload.
+        payload_len_max: usize,
+    },
     /// A repository's header contradicts the publisher's grant.
     #[error("the repository's header and the publisher's grant disagree on the {field}")]
     Mismatch {

@@ -21,6 +21,7 @@ mod serving;
 mod shared;
 mod state;
 mod subscribe;
+mod table;
 mod terms;
 mod topics;
 
@@ -49,7 +50,8 @@ use crate::limits;
 /// One process's end of a fabric: publishes topics, subscribes to those of others.
 ///
 /// A node with a name can be found, and subscribed to; one without subscribes to others, and [dials](Self::dial_subscriber)
-/// subscribers that listen for its topics ([states](Self::state_listener), [logs](Self::log_listener)). Publishers, subscribers and
+/// subscribers that listen for its topics ([states](Self::state_listener), [logs](Self::log_listener),
+/// [tables](Self::table_listener)). Publishers, subscribers and
 /// listeners keep their node alive, so the `Node` may be dropped first. Cheap to clone.
 ///
 /// Dropping the last handle ([`Node`], publisher, subscriber or listener) stops the node: it joins the node's thread and may block

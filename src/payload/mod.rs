@@ -213,6 +213,21 @@ pub trait Payload: 'static {
     }
 }
 
+/// Encodes a value with the schema of its type, like [`Payload::encode`], also an unsized one.
+#[inline]
+pub(crate) fn encode<T: Serialize + ?Sized>(
+    value: &T,
+    schema: &Schema,
+    out: &mut [u8],
+) -> Result<usize, EncodeError> {
+    quick::encode(value, schema.plan(), out)
+}
+
+/// Encodes a value without a schema, to be compared with encoded values.
+pub(crate) fn encode_unchecked<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, EncodeError> {
+    bincode::encode_to_vec(value)
+}
+
 /// A payload type whose memory is its encoding, so that values can be filled in place: [`Pod`] and [`Raw`].
 pub trait InPlace: Payload {
     /// The value to be filled.

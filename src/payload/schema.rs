@@ -155,6 +155,14 @@ impl Schema {
         Ok(schema)
     }
 
+    /// The schemas of the key and of the value, if this is the schema of a table's entries.
+    pub(crate) fn entry_parts(&self) -> Option<[Self; 2]> {
+        let Format::Tuple(parts) = &self.format else { return None };
+        let [key, Format::Option(value)] = parts.as_slice() else { return None };
+        let part = |format: &Format| Self { format: format.clone(), plan: Compiled::default(), ..self.clone() };
+        Some([part(key), part(value)])
+    }
+
     /// The schema of untyped bytes.
     pub(crate) fn raw() -> Self {
         Self {

@@ -21,6 +21,20 @@ pub enum PublishError {
     /// The value could not be encoded.
     #[error(transparent)]
     Encode(#[from] EncodeError),
+    /// The key is longer than the table's declared maximum.
+    #[error("a key of {len} bytes is over this table's maximum of {max}: declare a larger key_len_max")]
+    KeyTooLong {
+        /// Its length in encoded form, bytes.
+        len: usize,
+        /// The declared maximum, bytes.
+        max: usize,
+    },
+    /// The key is new, and the table has as many keys as it declared.
+    #[error("the table is full: it has {capacity} keys; remove some, or declare a larger capacity")]
+    Full {
+        /// The declared keys.
+        capacity: usize,
+    },
     /// The node's thread has panicked and serves no subscribers. Its last event and log record give the reason.
     #[error(
         "the node's thread has panicked and serves no subscribers: see its NodeFailed event, and open another node"
@@ -33,6 +47,8 @@ impl PublishError {
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::TooLong { .. } => "value too long",
+            Self::KeyTooLong { .. } => "key too long",
+            Self::Full { .. } => "table full",
             Self::Encode(_) => "value not encodable",
             Self::NodeFailed => "node failed",
         }

@@ -10,10 +10,11 @@ use super::topic::PublishedTopic;
 use super::{PublishError, PublisherError};
 use crate::id::{Epoch, Sequence, TopicName};
 use crate::layout::{Geometry, GeometryError};
-use crate::payload::{InPlace, Payload, Pod, Raw};
+use crate::payload::{InPlace, Payload, Pod, Raw, Schema};
 use crate::repository::Writer;
 
-/// A publisher of a topic of one kind: a [`StatePublisher`](crate::StatePublisher) or a [`LogPublisher`](crate::LogPublisher).
+/// A publisher of a topic of one kind: a [`StatePublisher`](crate::StatePublisher), a [`LogPublisher`](crate::LogPublisher) or a
+/// [`TablePublisher`](crate::TablePublisher).
 ///
 /// Publishing neither allocates, nor locks, nor calls the operating system on the `shm` fabric, and costs nothing for subscribers
 /// that pull, however many there are. Three things cost more:
@@ -34,11 +35,12 @@ use crate::repository::Writer;
 pub struct Publisher<K: PublishedKind, T: Payload> {
     pub(super) writer: K::Writer,
     pub(super) output: Output<K::Landing>,
+    pub(super) parts: K::Parts,
     payload: PhantomData<fn(&T)>,
 }
 
-/// A kind of topic that can be published: [`StateTopic`](crate::StateTopic) or [`LogTopic`](crate::LogTopic). This trait is
-/// sealed.
+/// A kind of topic that can be published: [`StateTopic`](crate::StateTopic), [`LogTopic`](crate::LogTopic) or
+/// [`TableTopic`](crate::TableTopic). This trait is sealed.
 #[expect(private_bounds, reason = "the trait is sealed by it")]
 pub trait PublishedKind: Writable {}
 
@@ -56,16 +58,23 @@ pub(crate) trait Writable: Sized {
     /// The geometry of a repository.
     fn geometry(options: Self::Options, payload_len_max: usize) -> Result<GeometryOf<Self>, GeometryError>;
 
+    /// What its publisher derives from the topic's schema.
+    type Parts: Send;
+
+    /// Derives it.
+    fn parts(schema: &Schema) -> Self::Parts;
+
+    /// Publishes what is appended but not committed, as the publisher is dropped.
+    fn finish(_writer: &mut Self::Writer, _output: &mut Output<Self::Landing>) {}
+}
+
+/// A kind of topic whose values can be filled in place.
+pub(crate) trait Claimed: PublishedKind {
     /// Publishes the value in the first `len` bytes of the buffer.
     fn publish_filled<T: Payload>(
         publisher: &mut Publisher<Self, T>,
         len: usize,
-    ) -> Result<Sequence, PublishError>
-    where
-        Self: PublishedKind;
-
-    /// Publishes what is appended but not committed, as the publisher is dropped.
-    fn finish(_writer: &mut Self::Writer, _output: &mut Output<Self::Landing>) {}
+    ) -> Result<Sequence, PublishError>;
 }
 
 /// The geometry of the repositories of a kind of topic.
@@ -111,11 +120,13 @@ impl<K: PublishedKind, T: Payload> Publisher<K, T> {
         let geometry = K::geometry(options, parts.payload_len_max)?;
         let (writer, output) = Output::open::<T, _>(parts, geometry)?;
         let topic = Arc::clone(&output.topic);
-        Ok((Self { writer, output, payload: PhantomData }, topic))
+        let parts = K::parts(&topic.schema);
+        Ok((Self { writer, output, parts, payload: PhantomData }, topic))
     }
 }
 
-impl<K: PublishedKind, T> Publisher<K, Pod<T>>
+#[expect(private_bounds, reason = "the kinds are sealed")]
+impl<K: Claimed, T> Publisher<K, Pod<T>>
 where
     Pod<T>: InPlace<Value = T>,
 {
@@ -138,7 +149,8 @@ where
     }
 }
 
-impl<K: PublishedKind> Publisher<K, Raw> {
+#[expect(private_bounds, reason = "the kinds are sealed")]
+impl<K: Claimed> Publisher<K, Raw> {
     /// Claims a buffer of `len` bytes for the next value, to be filled in any order. Neither blocks nor allocates.
     ///
     /// # Errors
@@ -167,7 +179,7 @@ impl<K: PublishedKind> Publisher<K, Raw> {
     }
 }
 
-impl<K: PublishedKind, T: InPlace> ClaimBuffer<T::Value> for Publisher<K, T> {
+impl<K: Claimed, T: InPlace> ClaimBuffer<T::Value> for Publisher<K, T> {
     fn filled(&self, len: usize) -> &T::Value {
         T::value(self.writer.held().split_at(len).0)
     }

@@ -35,6 +35,9 @@ pub(crate) enum LandingError {
     /// Writing it failed.
     #[error("it cannot be written")]
     Unwritable,
+    /// Writes to it may be lost, which topics of this kind would not notice.
+    #[error("a table cannot be pushed over an unreliable connection")]
+    Lossy,
     /// Topics of this kind do not have the options.
     #[error("the subscription has options that topics of this kind lack")]
     Options,

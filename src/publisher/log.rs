@@ -1,5 +1,5 @@
 use super::PublishError;
-use super::handle::{PublishedKind, Publisher, Writable};
+use super::handle::{Claimed, PublishedKind, Publisher, Writable};
 use super::log_landing::LogLanding;
 use super::notices::News;
 use super::output::Output;
@@ -162,11 +162,21 @@ impl Writable for LogTopic {
     const DEFAULTS: usize = limits::LOG_CAPACITY_DEFAULT;
     type Writer = LogWriter;
     type Landing = LogLanding;
+    type Parts = ();
+
+    fn parts(_: &Schema) {}
 
     fn geometry(capacity: usize, payload_len_max: usize) -> Result<LogGeometry, GeometryError> {
         LogGeometry::new(capacity, payload_len_max)
     }
 
+    fn finish(writer: &mut LogWriter, output: &mut Output<LogLanding>) {
+        let now_ns = output.realtime_ns();
+        commit(writer, output, now_ns);
+    }
+}
+
+impl Claimed for LogTopic {
     fn publish_filled<T: Payload>(
         publisher: &mut LogPublisher<T>,
         len: usize,
@@ -177,10 +187,5 @@ impl Writable for LogTopic {
         let sequence = append(writer, output, began_ns, filled)?;
         commit(writer, output, began_ns);
         Ok(sequence)
-    }
-
-    fn finish(writer: &mut LogWriter, output: &mut Output<LogLanding>) {
-        let now_ns = output.realtime_ns();
-        commit(writer, output, now_ns);
     }
 }

@@ -14,6 +14,8 @@ mod opening;
 mod output;
 mod state;
 mod state_landing;
+mod table;
+mod table_landing;
 mod topic;
 
 pub use claim::Claim;
@@ -26,4 +28,7 @@ pub use log::LogPublisher;
 pub(crate) use notices::NoticeRegistration;
 pub(crate) use opening::{TopicParts, fresh_epoch};
 pub use state::StatePublisher;
+pub use table::TablePublisher;
+#[cfg(test)]
+pub(crate) use table::TableOptions;
 pub(crate) use topic::PublishedTopic;

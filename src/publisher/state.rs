@@ -1,5 +1,5 @@
 use super::PublishError;
-use super::handle::{PublishedKind, Publisher, Writable};
+use super::handle::{Claimed, PublishedKind, Publisher, Writable};
 use super::notices::News;
 use super::output::Output;
 use super::state_landing::StateLanding;
@@ -7,7 +7,7 @@ use crate::id::Sequence;
 use crate::layout::GeometryError;
 use crate::layout::state::StateGeometry;
 use crate::limits;
-use crate::payload::Payload;
+use crate::payload::{Payload, Schema};
 use crate::repository::Writer as _;
 use crate::repository::state::{Committed, StateTopic, StateWriter};
 
@@ -73,11 +73,16 @@ impl Writable for StateTopic {
     const DEFAULTS: u32 = limits::SLOT_COUNT_DEFAULT;
     type Writer = StateWriter;
     type Landing = StateLanding;
+    type Parts = ();
+
+    fn parts(_: &Schema) {}
 
     fn geometry(slot_count: u32, payload_len_max: usize) -> Result<StateGeometry, GeometryError> {
         StateGeometry::new(slot_count, payload_len_max)
     }
+}
 
+impl Claimed for StateTopic {
     fn publish_filled<T: Payload>(
         publisher: &mut StatePublisher<T>,
         len: usize,

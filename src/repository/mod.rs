@@ -3,6 +3,7 @@
 
 pub(crate) mod log;
 pub(crate) mod state;
+pub(crate) mod table;
 
 mod reader;
 mod writer;

@@ -63,7 +63,12 @@ pub(crate) trait Reader: Debug + Sized {
     }
 
     /// Returns what to fetch next.
-    fn plan(&self) -> Fetch<Self::Purpose>;
+    fn plan(&mut self) -> Fetch<Self::Purpose>;
+
+    /// Returns the ranges of a planned fetch, in order. A range may be fetched before or while the previous one is.
+    fn ranges<'a>(&'a self, fetch: &'a Fetch<Self::Purpose>) -> &'a [ByteRange] {
+        fetch.ranges()
+    }
 
     /// Checks a mirror of the repository after a fetch, whose words may have arrived in any order.
     fn check(
@@ -76,9 +81,13 @@ pub(crate) trait Reader: Debug + Sized {
     /// Returns the newest sequence of the repository, if the last checked fetch includes it.
     fn newest_fetched(&self, mirror: &Region, fetched: &Fetch<Self::Purpose>) -> Option<Sequence>;
 
-    /// Takes the next held value that was fetched or came inline.
+    /// Takes the next value that was fetched into the mirror or came inline.
     #[inline]
-    fn take_fetched(&mut self) -> Result<Option<Taken>, ReadFailure> {
+    fn take_fetched(
+        &mut self,
+        _mirror: &Region,
+        _now_ns: impl Fn() -> u64,
+    ) -> Result<Option<Taken>, ReadFailure> {
         Ok(None)
     }
 

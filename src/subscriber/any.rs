@@ -1,10 +1,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-#[cfg(doc)]
-use super::Subscriber;
 use super::{
-    GrantError, LogSubscriber, ReceiveError, Sample, SampleRef, StateSubscriber, Subscribed,
+    GrantError, LogSubscriber, ReceiveError, Sample, SampleRef, StateSubscriber, Subscribed, Subscriber,
     SubscriberHandle, Subscription,
 };
 use crate::fabric::FabricError;
@@ -14,6 +12,7 @@ use crate::memory::Region;
 use crate::payload::{Decoded, Payload, Raw, Schema};
 use crate::repository::SubscriberStats;
 use crate::repository::log::LogStart;
+use crate::repository::table::TableTopic;
 
 /// A subscriber of a topic of any kind, for programs such as inspectors and recorders. The publisher's grant determines the kind.
 /// It receives like a subscriber of that kind; match on it for methods of one kind only.
@@ -45,6 +44,8 @@ pub enum AnySubscriber<T: Payload = Raw> {
     State(Box<StateSubscriber<T>>),
     /// Of a log topic: all records.
     Log(Box<LogSubscriber<T>>),
+    /// Of a table topic: each key that changes, with its newest value.
+    Table(Box<Subscriber<TableTopic, T>>),
 }
 
 /// Calls the subscriber inside, of either kind. This is the only place that names each kind.
@@ -53,6 +54,7 @@ macro_rules! inside {
         match $any {
             Self::State($subscriber) => $done,
             Self::Log($subscriber) => $done,
+            Self::Table($subscriber) => $done,
         }
     };
 }
@@ -162,6 +164,7 @@ impl<T: Payload> SubscriberHandle for AnySubscriber<T> {
         Ok(match subscription.granted.geometry {
             Geometry::State(_) => Self::State(Box::new(SubscriberHandle::open(subscription, ())?)),
             Geometry::Log(_) => Self::Log(Box::new(SubscriberHandle::open(subscription, start)?)),
+            Geometry::Table(_) => Self::Table(Box::new(SubscriberHandle::open(subscription, ())?)),
         })
     }
 

@@ -218,7 +218,7 @@ impl<R: Reader> Core<R> {
         let mut notices = notice_source.as_mut().and_then(NoticeSource::subscription);
         // Bounded, for a provider that always completes at once.
         for _ in 0..limits::READS_PER_CALL_MAX {
-            match reader.take_fetched() {
+            match reader.take_fetched(remote.mirror(), || clock.monotonic_ns()) {
                 Ok(Some(taken)) => return Ok(Look::Value(taken)),
                 Ok(None) => {}
                 Err(failure) => return Ok(Look::Failure(failure)),
@@ -237,7 +237,8 @@ impl<R: Reader> Core<R> {
                     }
                 }
                 *ended_before = has_ended;
-                post(remote.as_mut(), fetching, reader.plan())?
+                let fetch = reader.plan();
+                post(remote.as_mut(), fetching, reader, fetch)?
             };
             if completion == Completion::Pending {
                 break;
@@ -249,7 +250,7 @@ impl<R: Reader> Core<R> {
                 Err(failure) => return Ok(Look::Failure(failure)),
             };
             if let Finding::More(fetch) = checked {
-                if post(remote.as_mut(), fetching, fetch)? == Completion::Pending {
+                if post(remote.as_mut(), fetching, reader, fetch)? == Completion::Pending {
                     break;
                 }
                 continue;
@@ -268,7 +269,8 @@ impl<R: Reader> Core<R> {
             if reader.is_behind() {
                 // Fetches more while the caller processes this.
                 *ended_before = has_ended;
-                post(remote.as_mut(), fetching, reader.plan())?;
+                let fetch = reader.plan();
+                post(remote.as_mut(), fetching, reader, fetch)?;
             }
         }
         Ok(Look::Nothing)
@@ -343,12 +345,13 @@ fn poll_notices<R: Reader>(
 }
 
 /// Posts a read.
-fn post<P>(
+fn post<R: Reader>(
     remote: &mut dyn RemoteRead,
-    fetching: &mut Option<Fetching<Fetch<P>>>,
-    fetch: Fetch<P>,
+    fetching: &mut Option<Fetching<Fetch<R::Purpose>>>,
+    reader: &R,
+    fetch: Fetch<R::Purpose>,
 ) -> Result<Completion, FabricError> {
-    let completion = remote.post(fetch.ranges())?;
+    let completion = remote.post(reader.ranges(&fetch))?;
     *fetching = Some(Fetching::Values(fetch));
     Ok(completion)
 }
@@ -365,7 +368,7 @@ fn begin<R: Reader>(reader: &mut R, subscription: &mut Subscription) -> Result<(
         }
         Source::Remote(remote) => {
             let fetch = reader.plan();
-            for range in fetch.ranges() {
+            for range in reader.ranges(&fetch) {
                 let read = read_now(remote.as_mut(), *range, clock.as_ref(), limits::ANSWER_DEADLINE_NS)?;
                 if read == Completion::Pending {
                     return Err(GrantError::Unreadable);

@@ -9,6 +9,7 @@ mod notices;
 mod sample;
 mod state;
 mod subscription;
+mod table;
 #[cfg(test)]
 mod tests;
 
@@ -21,4 +22,5 @@ pub use notices::NoticePath;
 pub(crate) use notices::{NoticeSource, NoticeSubscription};
 pub use sample::{Sample, SampleRef};
 pub use state::StateSubscriber;
+pub use table::{Change, Changes, Snapshot, SnapshotEntry, TableSubscriber};
 pub(crate) use subscription::{Attachment, Granted, Source, Subscription, TopicEnd};

@@ -348,6 +348,36 @@ impl Subscription {
         }
     }
 
+    /// Brings these ranges of the values' memory up to date, and returns it. Does nothing in mapped memory; otherwise blocks for a
+    /// round trip.
+    pub(super) fn read_now<F>(
+        &mut self,
+        fetching: &mut Option<Fetching<F>>,
+        ranges: &[ByteRange],
+        timeout_ns: u64,
+    ) -> Result<Arc<Region>, FabricError> {
+        let remote = match &mut self.source {
+            Source::Mapped(region) | Source::Landing { region, .. } => return Ok(Arc::clone(region)),
+            Source::Released(_) => return Err(FabricError::Closed),
+            Source::Remote(remote) => remote.as_mut(),
+        };
+        let (clock, timeout_ns) = (self.clock.as_ref(), timeout_ns.min(limits::ANSWER_DEADLINE_NS));
+        let under_way = if fetching.is_some() { remote.poll()? } else { Completion::Done };
+        let mut completion = finish(remote, under_way, clock, timeout_ns)?;
+        if completion == Completion::Done {
+            let posted = remote.post(ranges)?;
+            completion = finish(remote, posted, clock, timeout_ns)?;
+            if completion == Completion::Pending && fetching.is_none() {
+                // The next call waits for it first.
+                *fetching = Some(Fetching::Headers);
+            }
+        }
+        match completion {
+            Completion::Done => Ok(Arc::clone(remote.mirror())),
+            Completion::Pending => Err(FabricError::ReadOverdue),
+        }
+    }
+
     /// How long the publisher's heart has been still, given the last heartbeat in its headers. Clocks of two hosts cannot be
     /// compared: what counts is whether the heartbeat changes between two calls.
     pub(crate) fn heart_stands_ns(&mut self, heartbeat_ns: u64) -> u64 {

@@ -500,7 +500,7 @@ impl Reader for LogReader {
         self.has_more
     }
 
-    fn plan(&self) -> Fetch<Purpose> {
+    fn plan(&mut self) -> Fetch<Purpose> {
         self.plan_fetch()
     }
 
@@ -518,7 +518,7 @@ impl Reader for LogReader {
     }
 
     #[inline]
-    fn take_fetched(&mut self) -> Result<Option<Taken>, ReadFailure> {
+    fn take_fetched(&mut self, _: &Region, _: impl Fn() -> u64) -> Result<Option<Taken>, ReadFailure> {
         self.take()
     }
 

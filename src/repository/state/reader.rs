@@ -308,7 +308,7 @@ impl Reader for StateReader {
     /// Plans a fetch to find the newest value. A reader that keeps up fetches the value after the last one, and the head stamp
     /// of the one after that: usually one contiguous range. Otherwise it fetches the hot line and, as a guess, that value. A
     /// long value is not fetched before it is known to exist: that would cost every fetch that finds nothing new.
-    fn plan(&self) -> Fetch<Expected> {
+    fn plan(&mut self) -> Fetch<Expected> {
         if self.is_unproven() {
             return self.proof(self.last_len);
         }

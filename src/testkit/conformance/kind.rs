@@ -15,6 +15,9 @@ pub(crate) trait ConformingKind: PublishedKind + TopicKind + Copy + Debug {
     /// The time between two polls, ns: wrong bytes count as damaged only after some polls.
     const LOOK_NS: u64;
 
+    /// Bytes that a payload has besides what the suite publishes.
+    const OVERHEAD: usize = 0;
+
     /// The publisher's options of a small topic.
     fn publishing(random: &mut Random) -> Self::Options;
 
@@ -30,6 +33,11 @@ pub(crate) trait ConformingKind: PublishedKind + TopicKind + Copy + Debug {
 
     /// The values that may come first for a subscription with these options, granted when `granted` was the newest value.
     fn beginning(asked: <Self::Reader as Reader>::Options, granted: u64) -> RangeInclusive<u64>;
+
+    /// The payload that was published, of a value as it is received.
+    fn payload<'a>(value: &Verified<'a>) -> &'a [u8] {
+        value.payload
+    }
 
     /// Accounts for the values between the last one and this received one. `floor` was published before the reader polled.
     fn accept(account: &mut Account, value: &Verified<'_>, floor: u64);

@@ -15,6 +15,7 @@ pub(crate) mod kind;
 pub(crate) mod log;
 pub(crate) mod regions;
 pub(crate) mod state;
+pub(crate) mod table;
 pub(crate) mod topics;
 
 mod faults;
@@ -151,6 +152,7 @@ macro_rules! for_each_kind {
     ([$($suite:tt)*] $($arguments:tt)*) => {
         $($suite)*! { @kinds $($arguments)*;
             state: StateTopic, [a_late_reader_gets_the_newest_value_first];
+            table: TableTopic, [];
             log: LogTopic, [
                 a_late_reader_begins_where_it_asks_to,
                 a_lapped_reader_is_told_how_many_records_it_missed

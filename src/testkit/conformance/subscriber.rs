@@ -177,7 +177,7 @@ impl<K: ConformingKind> Subscriber<K> {
         let beginning = K::beginning(session.options, granted.get());
         let is_lossy = session.connection.capabilities().placement == Placement::Lossy;
         let expects_damage = self.has_faults || self.believed_epoch.is_some() || is_lossy;
-        let observer = Observer::new(epoch, self.geometry.payload_len_max(), beginning, expects_damage);
+        let observer = Observer::new(epoch, self.geometry.payload_len_max() - K::OVERHEAD, beginning, expects_damage);
         self.reader = Some((reader, observer));
         Ok(())
     }
@@ -291,27 +291,28 @@ impl<R: Reader> Source<R> {
                 Ok(outcome(reader.follow(landing.region(), *order, || now_ns), 0))
             }
             Self::Fetched { remote, next, posted } => {
-                if let Some(fetched) = reader.take_fetched().transpose() {
+                let now_ns = observer.tick::<K>();
+                if let Some(fetched) = reader.take_fetched(remote.mirror(), || now_ns).transpose() {
                     return Ok(Look::Outcome(fetched, 0));
                 }
                 let completion = match posted {
                     Some(_) => remote.poll()?,
                     None => {
                         let begun = next.take().unwrap_or_else(|| Posted { fetch: reader.plan(), floor });
-                        remote.post(posted.insert(begun).fetch.ranges())?
+                        remote.post(reader.ranges(&posted.insert(begun).fetch))?
                     }
                 };
                 if completion == Completion::Pending {
                     return Ok(Look::Nothing(0));
                 }
                 let Posted { fetch, floor: begun_at } = posted.take().expect("it was just posted or polled");
-                match reader.check(remote.mirror(), &fetch, observer.tick::<K>()) {
+                match reader.check(remote.mirror(), &fetch, now_ns) {
                     Ok(Finding::Taken(taken)) => return Ok(Look::Outcome(Ok(taken), begun_at)),
                     Ok(Finding::More(fetch)) => *next = Some(Posted { fetch, floor: begun_at }),
                     // Fetches more while held values are taken.
                     Ok(Finding::Something) if reader.is_behind() => {
                         let begun = posted.insert(Posted { fetch: reader.plan(), floor });
-                        remote.post(begun.fetch.ranges())?;
+                        remote.post(reader.ranges(&begun.fetch))?;
                     }
                     Ok(Finding::Something) => {}
                     Ok(Finding::Nothing) => return Ok(Look::Nothing(begun_at)),

@@ -60,7 +60,7 @@ impl Remote {
             let next = self.reader.next_sequence();
             let first = self.received + self.lost == 0;
             let held = self.reader.take_held().map(Ok);
-            let Some(taken) = held.or_else(|| self.reader.take_fetched().transpose()) else { break };
+            let Some(taken) = held.or_else(|| self.reader.take_fetched(&self.mirror, || 0).transpose()) else { break };
             match came(&self.reader, taken) {
                 Next::Record(record) => {
                     assert!(
@@ -251,7 +251,7 @@ fn a_skip_of_the_previous_round_hides_no_record() {
     remote.len_max = 0;
     let take = |remote: &mut Remote| {
         let mut sequences = Vec::new();
-        while let Some(taken) = remote.reader.take_fetched().transpose() {
+        while let Some(taken) = remote.reader.take_fetched(&remote.mirror, || 0).transpose() {
             match came(&remote.reader, taken) {
                 Next::Record(record) => sequences.push(record.meta.sequence.get()),
                 Next::Lost(lost) => panic!("{lost:?}"),

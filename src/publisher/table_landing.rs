@@ -1,0 +1,306 @@
+use super::handover::{ExposedLanding, Landing, LandingError, Repository};
+use super::landing_writer::LandingWriter;
+use crate::fabric::{ByteRange, Completion, Registration, Write};
+use crate::id::{Epoch, Sequence};
+use crate::layout::header::{HOT_OFFSET, HOT_PUBLISHED, HOT_SEQUENCE};
+use crate::layout::table::{
+    EntryHeader, HOT_KEYS, PAGE_CELLS, SLOT_RUN, Stamp, TableGeometry, TableHead, hot_line, slot_len,
+};
+use crate::layout::WORD;
+use crate::limits;
+use crate::memory::Region;
+use crate::repository::table::TableCommit;
+use crate::sync::atomic::{Ordering, fence};
+
+/// Writes of one batch.
+const WRITES_MAX: usize = 64;
+/// The most writes for a cell: two stamps, its slot, its version, and the words of its page.
+const CELL_WRITES: usize = 5;
+/// Passes of the node over a table that the publisher keeps changing, before it leaves the landing region to the publisher for
+/// now.
+const PASSES_MAX: u32 = 4;
+
+/// A push subscriber's landing region of a table.
+///
+/// The cells that changed are written in passes over the repository. The hot line follows a pass that found every cell as of the
+/// pass's commit, as every pass of the publisher's own thread does. A cell that changed several times since it was last written skips
+/// entries: if that overwrites the slot of its last one, the stamps of both slots are zeroed first, so that no older entry
+/// passes for the one before.
+#[derive(Debug)]
+pub(crate) struct TableLanding {
+    /// Its writer; a batch is known by nothing.
+    writer: LandingWriter<()>,
+    geometry: TableGeometry,
+    epoch: Epoch,
+    /// The commit named by its hot line.
+    written: Sequence,
+    /// All cells changed by commits up to this one are written.
+    floor: Sequence,
+    /// For each cell the entry written.
+    cells: Box<[Stamp]>,
+    pass: Option<LandingPass>,
+}
+
+/// A pass over the repository.
+#[derive(Clone, Copy, Debug)]
+struct LandingPass {
+    until: Sequence,
+    /// The next cell.
+    cell: usize,
+    /// A cell was not found as of the pass's commit.
+    has_missed: bool,
+}
+
+/// A batch of writes.
+#[derive(Debug)]
+struct LandingBatch<const N: usize> {
+    writes: [Write; N],
+    count: usize,
+    /// Bytes copied.
+    len: u64,
+}
+
+impl Landing for TableLanding {
+    type Geometry = TableGeometry;
+    type Commit = TableCommit;
+    type Batch = ();
+
+    fn open(exposed: ExposedLanding, repository: &Repository<TableGeometry>) -> Result<Self, LandingError> {
+        let Repository { geometry, epoch, .. } = *repository;
+        let writer = LandingWriter::new(exposed.remote, exposed.closed, limits::LANDING_BATCHES_MAX);
+        if writer.may_lose {
+            return Err(LandingError::Lossy);
+        }
+        let cells = vec![Stamp::NONE; geometry.capacity()].into();
+        let (written, floor) = (Sequence::NONE, Sequence::NONE);
+        Ok(Self { writer, geometry, epoch, written, floor, cells, pass: None })
+    }
+
+    fn writer(&self) -> &LandingWriter<()> {
+        &self.writer
+    }
+
+    #[inline]
+    fn end_of(commit: &TableCommit) -> u64 {
+        commit.sequence.get()
+    }
+
+    fn end(source: &Registration) -> u64 {
+        source.region().load_acquire(HOT_SEQUENCE)
+    }
+
+    #[inline]
+    fn write(&mut self, source: &Registration, commit: &TableCommit) {
+        let is_next = self.pass.is_none() && self.written.next() == commit.sequence;
+        match commit.cell.filter(|_| is_next) {
+            Some(cell) => self.write_one(source, cell, commit.sequence),
+            None => {
+                let mut left = limits::TABLE_PUSH_LEN;
+                self.advance(source, &mut left);
+            }
+        }
+    }
+
+    fn catch_up(&mut self, source: &Registration, left: &mut u64) -> bool {
+        let mut has_posted = false;
+        for _ in 0..PASSES_MAX {
+            has_posted |= self.advance(source, left);
+            let is_stopped = self.pass.is_some() || self.writer.is_closed();
+            if is_stopped || self.written.get() >= Self::end(source) {
+                break;
+            }
+        }
+        has_posted
+    }
+
+    #[inline]
+    fn is_behind(&self, end: u64) -> bool {
+        self.written.get() < end
+    }
+
+    fn is_settled(&mut self, _: &Registration) -> bool {
+        self.has_room();
+        self.writer.is_empty()
+    }
+
+    /// The first pass may take long.
+    fn is_ready(&self) -> bool {
+        self.floor != Sequence::NONE || self.pass.is_none()
+    }
+}
+
+impl TableLanding {
+    /// Writes the only cell that a commit changed.
+    #[inline]
+    fn write_one(&mut self, source: &Registration, cell: usize, sequence: Sequence) {
+        if !self.has_room() {
+            return;
+        }
+        let region = source.region();
+        let version = Stamp::new(region.load(self.geometry.version_offset(cell)));
+        let mut batch = LandingBatch::<{ CELL_WRITES + 1 }>::new();
+        self.add_cell(&mut batch, region, cell, version);
+        self.add_page(&mut batch, cell / PAGE_CELLS);
+        batch.add(self.hot(region, sequence));
+        if self.post(source, &batch) {
+            (self.written, self.floor) = (sequence, sequence);
+        }
+    }
+
+    /// Continues the pass, or begins one, until it is over or `left` bytes are copied, or too much is in flight. Returns whether anything was
+    /// written.
+    fn advance(&mut self, source: &Registration, left: &mut u64) -> bool {
+        let region = source.region();
+        let fresh = || LandingPass { until: newest(region), cell: 0, has_missed: false };
+        let mut pass = self.pass.take().unwrap_or_else(fresh);
+        let mut has_posted = false;
+        while pass.cell < self.geometry.capacity() {
+            if *left == 0 || !self.has_room() {
+                self.pass = Some(pass);
+                return has_posted;
+            }
+            let mut batch = LandingBatch::<WRITES_MAX>::new();
+            let mut cells = [(0, Stamp::NONE); WRITES_MAX / CELL_WRITES];
+            let count = self.fill(&mut batch, &mut pass, region, &mut cells);
+            if count == 0 {
+                continue;
+            }
+            if !self.post(source, &batch) {
+                return has_posted;
+            }
+            has_posted = true;
+            *left = left.saturating_sub(batch.len);
+            // Acquire: if a copied word belongs to a later entry, the load below sees that its stamp is gone.
+            fence(Ordering::Acquire);
+            for (cell, stamp) in cells.iter().take(count) {
+                pass.has_missed |= region.load(self.geometry.slot_offset(*cell, *stamp)) != stamp.get();
+            }
+        }
+        if !pass.has_missed {
+            let mut batch = LandingBatch::<1>::new();
+            batch.add(self.hot(region, pass.until));
+            if self.post(source, &batch) {
+                (self.written, has_posted) = (pass.until, true);
+            }
+        }
+        self.floor = pass.until;
+        has_posted
+    }
+
+    /// Adds the next changed cells to a batch. Returns their number, and moves the pass on.
+    fn fill(
+        &mut self,
+        batch: &mut LandingBatch<WRITES_MAX>,
+        pass: &mut LandingPass,
+        region: &Region,
+        cells: &mut [(usize, Stamp)],
+    ) -> usize {
+        let (mut count, mut last) = (0, None);
+        while let Some(room) = cells.get_mut(count) {
+            let Some(cell) = self.next_changed(region, pass) else { break };
+            let version = Stamp::new(region.load_acquire(self.geometry.version_offset(cell)));
+            if version.sequence() > pass.until {
+                pass.has_missed = true;
+                continue;
+            }
+            *room = (cell, version);
+            count += 1;
+            let page = cell / PAGE_CELLS;
+            if let Some(other) = last.replace(page).filter(|other| *other != page) {
+                self.add_page(batch, other);
+            }
+            self.add_cell(batch, region, cell, version);
+        }
+        last.into_iter().for_each(|page| self.add_page(batch, page));
+        count
+    }
+
+    /// Finds the next cell whose version differs from the entry written.
+    fn next_changed(&self, region: &Region, pass: &mut LandingPass) -> Option<usize> {
+        while pass.cell < self.geometry.capacity() {
+            let cell = pass.cell;
+            let page = cell / PAGE_CELLS;
+            if cell.is_multiple_of(PAGE_CELLS)
+                && Sequence::new(region.load_acquire(self.geometry.page_offset(page))) <= self.floor
+            {
+                pass.cell = self.geometry.cells_of(page).end;
+                continue;
+            }
+            pass.cell += 1;
+            let version = region.load(self.geometry.version_offset(cell));
+            if self.cells.get(cell).is_some_and(|written| written.get() != version) {
+                return Some(cell);
+            }
+        }
+        None
+    }
+
+    /// Adds a cell's entry, and then its version.
+    #[inline]
+    fn add_cell<const N: usize>(&mut self, batch: &mut LandingBatch<N>, region: &Region, cell: usize, stamp: Stamp) {
+        let Some(written) = self.cells.get_mut(cell) else { return };
+        let before = std::mem::replace(written, stamp);
+        let slot = self.geometry.slot_offset(cell, stamp);
+        if before != Stamp::NONE && before.slot() == stamp.slot() {
+            let other = self.geometry.slot_offset(cell, stamp.other());
+            batch.add(Write::Word { offset: other, word: Stamp::NONE.get() });
+            batch.add(Write::Word { offset: slot, word: Stamp::NONE.get() });
+        }
+        let entry_len = EntryHeader::entry_len(region.load(slot + SLOT_RUN));
+        let len = slot_len(entry_len.min(self.geometry.payload_len_max()));
+        batch.len += len as u64;
+        batch.add(Write::Range(ByteRange { offset: slot, len }));
+        batch.add(Write::Word { offset: self.geometry.version_offset(cell), word: stamp.get() });
+    }
+
+    /// Adds the words of a page.
+    #[inline]
+    fn add_page<const N: usize>(&self, batch: &mut LandingBatch<N>, page: usize) {
+        let words = Write::Range(ByteRange { offset: self.geometry.page_offset(page), len: 2 * WORD });
+        batch.add(words);
+    }
+
+    /// The hot line after this commit.
+    fn hot(&self, region: &Region, sequence: Sequence) -> Write {
+        let (keys, published_ns) = (region.load(HOT_KEYS), region.load(HOT_PUBLISHED));
+        let head = TableHead { sequence, keys, published_ns };
+        Write::Line { offset: HOT_OFFSET, words: hot_line(&head, self.epoch) }
+    }
+
+    /// Posts a batch. Returns whether that succeeded.
+    #[inline]
+    fn post<const N: usize>(&mut self, source: &Registration, batch: &LandingBatch<N>) -> bool {
+        let writes = batch.writes.split_at(batch.count.min(N)).0;
+        let posted: Option<Completion> = self.writer.post(source, writes, ());
+        posted.is_some()
+    }
+
+    /// Whether one more batch may be in flight.
+    #[inline]
+    fn has_room(&mut self) -> bool {
+        if !self.writer.is_empty() {
+            self.writer.arrived().for_each(drop);
+        }
+        self.writer.batches().len() < limits::LANDING_BATCHES_MAX && !self.writer.is_closed()
+    }
+}
+
+impl<const N: usize> LandingBatch<N> {
+    fn new() -> Self {
+        Self { writes: [Write::Word { offset: 0, word: 0 }; N], count: 0, len: 0 }
+    }
+
+    /// Adds a write.
+    #[inline]
+    fn add(&mut self, write: Write) {
+        if let Some(room) = self.writes.get_mut(self.count) {
+            *room = write;
+            self.count += 1;
+        }
+    }
+}
+
+/// The newest commit of a repository.
+fn newest(region: &Region) -> Sequence {
+    Sequence::new(region.load_acquire(HOT_SEQUENCE))
+}

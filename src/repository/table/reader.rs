@@ -1,0 +1,380 @@
+mod keys;
+mod lookup;
+mod visit;
+
+use std::collections::{BTreeSet, VecDeque};
+
+pub(crate) use self::lookup::Looked;
+
+use self::keys::RemovedKey;
+use self::visit::Suspicion;
+use super::directory::Directory;
+use super::entry::{EntryCopy, committed};
+use super::interest::{CellSet, Interest};
+use super::scan::{Goal, PassEnd, Scan, Scanned};
+use crate::id::{Epoch, Kind, Sequence, TopicId};
+use crate::layout::table::{EntryCheck, PAGE_CELLS, Stamp, TableGeometry};
+use crate::layout::{ByteRange, Geometry, WORD};
+use crate::limits;
+use crate::memory::Region;
+use crate::repository::reader::NOTHING;
+use crate::repository::{Fetch, Finding, ReadFailure, Reader, SubscriberStats, Taken, WriteOrder};
+
+/// Passes over a mapped table in one call.
+const PASSES_PER_CALL_MAX: u32 = 4;
+
+/// A reader of a table repository: finds the cells that changed since its last pass over the table, copies their entries to
+/// private memory, and accepts those whose stamp, version, bounds and CRC agree. Allocates only for keys that are removed or
+/// damaged.
+#[derive(Debug)]
+pub(crate) struct TableReader {
+    geometry: TableGeometry,
+    epoch: Epoch,
+    /// The newest commit at the time of the grant. How often earlier keys changed is unknown.
+    granted: Sequence,
+    pub(super) copy: EntryCopy,
+    directory: Directory,
+    cells: Box<[KnownCell]>,
+    interest: Interest,
+    /// The cells whose keys are wanted.
+    wanted: CellSet,
+    /// Everything up to this commit was taken.
+    done: Sequence,
+    /// All cells are read whose versions are later than this: [`Self::done`], or none after a change of interest.
+    floor: Sequence,
+    /// All keys that commits up to this one added or removed are known.
+    keys_done: Sequence,
+    pass: Option<Pass>,
+    /// The last call left something to read.
+    has_more: bool,
+    /// Keys that were removed or replaced, to be reported.
+    removed: VecDeque<RemovedKey>,
+    /// The cells with damaged entries.
+    suspects: BTreeSet<usize>,
+    suspicion: Option<Suspicion>,
+    changed: ChangedKey,
+    scan: Scan,
+    counts: SubscriberStats,
+}
+
+/// What a reader knows of a cell.
+#[derive(Clone, Copy, Debug, Default)]
+struct KnownCell {
+    /// The last entry read.
+    version: Stamp,
+    /// Its key's number when it was last reported; 0 for never since it was added.
+    number: u64,
+    /// A value of its key was reported, and no removal since.
+    is_reported: bool,
+    /// The commit that added its key.
+    added: Sequence,
+}
+
+/// A pass over the mapped pages.
+#[derive(Clone, Copy, Debug)]
+struct Pass {
+    /// The next cell.
+    cell: usize,
+    /// The end of the current page, and whether all its cells are read: keys in it have changed.
+    page: Option<(usize, bool)>,
+    end: PassEnd,
+}
+
+/// More on the last entry taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ChangedKey {
+    /// Bytes of the key.
+    pub(crate) key_len: usize,
+    /// How often it changed since it was added.
+    pub(crate) number: u64,
+    /// It was not reported before.
+    pub(crate) is_new: bool,
+    /// It has a value.
+    pub(crate) is_present: bool,
+}
+
+impl TableReader {
+    /// Creates a reader that has read nothing.
+    pub(crate) fn new(geometry: TableGeometry, (epoch, topic): (Epoch, TopicId), granted: Sequence) -> Self {
+        let capacity = geometry.capacity();
+        Self {
+            geometry,
+            epoch,
+            granted,
+            copy: EntryCopy::new(geometry, EntryCheck::new(topic, epoch)),
+            directory: Directory::new(capacity, geometry.key_len_max()),
+            cells: vec![KnownCell::default(); capacity].into(),
+            interest: Interest::All,
+            wanted: CellSet::new(capacity),
+            done: Sequence::NONE,
+            floor: Sequence::NONE,
+            keys_done: Sequence::NONE,
+            pass: None,
+            has_more: false,
+            removed: VecDeque::new(),
+            suspects: BTreeSet::new(),
+            suspicion: None,
+            changed: ChangedKey::default(),
+            scan: Scan::default(),
+            counts: SubscriberStats::default(),
+        }
+    }
+
+    /// Returns the table's geometry.
+    pub(crate) fn geometry(&self) -> TableGeometry {
+        self.geometry
+    }
+
+    /// Returns the incarnation of the topic.
+    pub(super) fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Returns what a pass looks for that begins after this commit.
+    pub(super) fn goal(&self, floor: Sequence) -> Goal<'_> {
+        let Self { geometry, wanted, keys_done, .. } = self;
+        Goal { geometry, wanted, floor, keys_done: *keys_done, is_for_keys: false }
+    }
+
+    /// Records that the entry of a cell is damaged.
+    pub(super) fn suspect(&mut self, cell: usize) {
+        self.suspects.insert(cell);
+    }
+
+    /// Returns more on the last entry taken.
+    pub(crate) fn changed(&self) -> ChangedKey {
+        self.changed
+    }
+
+    /// Takes the next change of memory in which words appear in order. `settled` decides whether a rejected copy of an unchanged
+    /// version is final.
+    #[inline]
+    fn take_change(
+        &mut self,
+        memory: &Region,
+        settled: impl Fn(&mut Self, usize, Stamp) -> bool,
+    ) -> Result<Option<Taken>, ReadFailure> {
+        self.has_more = false;
+        if let Some(taken) = self.take_removed() {
+            return Ok(Some(taken));
+        }
+        for _ in 0..PASSES_PER_CALL_MAX {
+            let mut pass = match self.pass.take() {
+                Some(pass) => pass,
+                None => {
+                    let until = committed(memory);
+                    if until <= self.done && self.floor == self.done {
+                        return Ok(None);
+                    }
+                    Pass { cell: 0, page: None, end: PassEnd { until, is_partial: false } }
+                }
+            };
+            while let Some(cell) = self.next_cell(memory, &mut pass) {
+                match self.visit(memory, cell, &mut pass.end.is_partial, &settled) {
+                    Ok(None) if self.removed.is_empty() => {}
+                    Ok(None) => {
+                        self.pass = Some(pass);
+                        return Ok(self.take_removed());
+                    }
+                    outcome => {
+                        self.pass = Some(pass);
+                        return outcome;
+                    }
+                }
+            }
+            self.finish(pass.end);
+        }
+        self.has_more = true;
+        Ok(None)
+    }
+
+    /// Returns the next cell of a pass that may have changed.
+    #[inline]
+    fn next_cell(&self, memory: &Region, pass: &mut Pass) -> Option<usize> {
+        loop {
+            let Some((end, is_whole)) = pass.page else {
+                self.next_page(memory, pass)?;
+                continue;
+            };
+            while pass.cell < end {
+                let cell = if is_whole { pass.cell } else { self.wanted.next(pass.cell, end).unwrap_or(end) };
+                pass.cell = cell + 1;
+                if cell < end && self.has_changed(memory, cell) {
+                    return Some(cell);
+                }
+            }
+            (pass.cell, pass.page) = (end, None);
+        }
+    }
+
+    /// Enters the next page that has changed. `None` if there is none.
+    #[inline]
+    fn next_page(&self, memory: &Region, pass: &mut Pass) -> Option<()> {
+        let first = pass.cell.div_ceil(PAGE_CELLS);
+        for page in first..self.geometry.page_count() {
+            let words = self.geometry.page_offset(page);
+            // Acquire: pairs with the Release store of the hot line, or with the write after it in a landing region.
+            if Sequence::new(memory.load_acquire(words)) > self.floor {
+                let cells = self.geometry.cells_of(page);
+                let is_whole = Sequence::new(memory.load(words + WORD)) > self.keys_done;
+                (pass.cell, pass.page) = (cells.start, Some((cells.end, is_whole)));
+                return Some(());
+            }
+        }
+        None
+    }
+
+    /// Whether a cell has another version than the one known.
+    #[inline]
+    fn has_changed(&self, memory: &Region, cell: usize) -> bool {
+        let version = Stamp::new(memory.load(self.geometry.version_offset(cell)));
+        version.sequence() > self.floor
+            && self.cells.get(cell).is_some_and(|known| known.version != version)
+    }
+
+    /// Ends a pass.
+    fn finish(&mut self, PassEnd { until, is_partial }: PassEnd) {
+        if !is_partial {
+            self.done = self.done.max(until);
+            self.keys_done = self.keys_done.max(until);
+            self.floor = self.done;
+        }
+    }
+}
+
+impl Reader for TableReader {
+    const KIND: Kind = Kind::Table;
+    const WANTS_EACH: bool = false;
+    type Options = ();
+    type Purpose = ();
+
+    fn open(geometry: &Geometry, names: (Epoch, TopicId), granted: Sequence, (): ()) -> Option<Self> {
+        Some(Self::new(geometry.table()?, names, granted))
+    }
+
+    fn expect_inline(&mut self) {}
+
+    #[inline]
+    fn poll(&mut self, memory: &Region) -> Result<Option<Taken>, ReadFailure> {
+        self.take_change(memory, |_, _, _| true)
+    }
+
+    #[inline]
+    fn follow(
+        &mut self,
+        landing: &Region,
+        order: WriteOrder,
+        now_ns: impl Fn() -> u64,
+    ) -> Result<Option<Taken>, ReadFailure> {
+        match order {
+            WriteOrder::FinalWrites => self.take_change(landing, |_, _, _| true),
+            // The slot of a cell that changed twice since it was last written is overwritten in place.
+            WriteOrder::Words | WriteOrder::Writes => self.take_change(landing, |reader, cell, version| {
+                reader.has_settled((cell, version), now_ns(), limits::ARRIVAL_SETTLED_NS)
+            }),
+        }
+    }
+
+    fn has_more(&self) -> bool {
+        self.has_more
+    }
+
+    fn plan(&mut self) -> Fetch<()> {
+        let Self { scan, geometry, wanted, floor, keys_done, .. } = self;
+        let (floor, keys_done) = (*floor, *keys_done);
+        if let Some(end) = scan.plan(&Goal { geometry, wanted, floor, keys_done, is_for_keys: false }) {
+            self.finish(end);
+        }
+        Fetch { ranges: [NOTHING; 2], purpose: () }
+    }
+
+    fn ranges<'a>(&'a self, _: &'a Fetch<()>) -> &'a [ByteRange] {
+        self.scan.ranges()
+    }
+
+    /// Only what an earlier fetch found committed is complete in this one: the words of a fetch are of different times.
+    fn check(&mut self, mirror: &Region, fetched: &Fetch<()>, _: u64) -> Result<Finding<()>, ReadFailure> {
+        let Self { scan, geometry, wanted, floor, keys_done, cells, .. } = self;
+        let (floor, keys_done) = (*floor, *keys_done);
+        let goal = Goal { geometry, wanted, floor, keys_done, is_for_keys: false };
+        let scanned = scan.advance(mirror, &goal, |cell, version| {
+            version.sequence() > floor && cells.get(cell).is_some_and(|known| known.version != version)
+        });
+        Ok(match scanned {
+            Scanned::Nothing => {
+                self.floor = self.done;
+                Finding::Nothing
+            }
+            Scanned::More => Finding::More(*fetched),
+            Scanned::Cells => Finding::Something,
+            Scanned::Over(end) => {
+                self.finish(end);
+                Finding::Something
+            }
+        })
+    }
+
+    fn newest_fetched(&self, _: &Region, _: &Fetch<()>) -> Option<Sequence> {
+        (!self.scan.is_under_way()).then_some(self.done)
+    }
+
+    fn take_fetched(
+        &mut self,
+        mirror: &Region,
+        now_ns: impl Fn() -> u64,
+    ) -> Result<Option<Taken>, ReadFailure> {
+        if let Some(taken) = self.take_removed() {
+            return Ok(Some(taken));
+        }
+        while let Some((cell, _)) = self.scan.next_cell() {
+            let mut is_partial = false;
+            let outcome = self.visit(mirror, cell, &mut is_partial, &|reader: &mut Self, cell, version| {
+                reader.has_settled((cell, version), now_ns(), limits::DAMAGE_SETTLED_NS)
+            });
+            self.scan.leave(is_partial);
+            match outcome {
+                Ok(None) if self.removed.is_empty() => {}
+                Ok(None) => return Ok(self.take_removed()),
+                outcome => return outcome,
+            }
+        }
+        Ok(None)
+    }
+
+    fn wants_more(&self) -> bool {
+        self.scan.is_under_way() || self.floor != self.done
+    }
+
+    fn take_inline(&mut self, _: &[u64], _: Sequence, _: u64) -> Finding<()> {
+        Finding::Nothing
+    }
+
+    fn is_unproven(&self) -> bool {
+        false
+    }
+
+    #[inline]
+    fn last(&self) -> Sequence {
+        self.done
+    }
+
+    fn give_up(&mut self, last: Sequence) -> Option<(Sequence, u64)> {
+        if last <= self.done {
+            return None;
+        }
+        let first = self.done.next().max(self.granted);
+        let count = last.get().checked_sub(first.get())?.saturating_add(1);
+        self.done = last;
+        self.counts.cut_off = self.counts.cut_off.saturating_add(count);
+        Some((first, count))
+    }
+
+    fn counts(&self) -> SubscriberStats {
+        self.counts
+    }
+
+    #[inline]
+    fn held(&self) -> &[u64] {
+        self.copy.words()
+    }
+}

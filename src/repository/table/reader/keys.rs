@@ -1,0 +1,118 @@
+//! The keys of a table: which cell each has, which are wanted, and which were removed.
+
+use super::{ChangedKey, KnownCell, TableReader};
+use crate::id::{Meta, Sequence};
+use crate::layout::table::ENTRY_WORD;
+use crate::repository::Taken;
+use crate::repository::table::Interest;
+use crate::repository::table::entry::Entry;
+
+/// A removed key, to be reported.
+#[derive(Debug)]
+pub(super) struct RemovedKey {
+    key: Box<[u8]>,
+    /// Its number when it was last reported.
+    number: u64,
+    /// A commit that found its cell given to another key: the removal is not later.
+    meta: Meta,
+}
+
+impl TableReader {
+    /// Wants these keys from now on. Keys that were not wanted before are reported with their next change or, if they have a
+    /// value, at once.
+    pub(crate) fn set_interest(&mut self, interest: Interest) {
+        self.interest = interest;
+        let cells: Vec<usize> = self.directory.iter().collect();
+        for cell in cells {
+            let is_wanted = self.interest.includes(self.directory.key(cell));
+            if is_wanted != self.wanted.has(cell)
+                && let Some(known) = self.cells.get_mut(cell)
+            {
+                *known = KnownCell { added: known.added, ..KnownCell::default() };
+            }
+            self.wanted.set(cell, is_wanted);
+        }
+        (self.floor, self.pass) = (Sequence::NONE, None);
+        self.scan.reset();
+        let Self { removed, interest, .. } = self;
+        removed.retain(|removed| interest.includes(&removed.key));
+    }
+
+    /// Returns whether a key is wanted.
+    pub(in crate::repository::table) fn wants(&self, key: &[u8]) -> bool {
+        self.interest.includes(key)
+    }
+
+    /// Returns the keys that are wanted and known.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.directory.iter().filter(|cell| self.wanted.has(*cell)).map(|cell| self.directory.key(cell))
+    }
+
+    /// Returns the keys whose last entries are damaged.
+    pub(crate) fn suspects(&self) -> impl Iterator<Item = &[u8]> {
+        let suspects = self.suspects.iter().copied();
+        suspects.filter(|cell| self.directory.has(*cell)).map(|cell| self.directory.key(cell))
+    }
+
+    /// Records the key of the entry taken from this cell. Returns whether the cell is that of the key; otherwise the key has moved to
+    /// another one.
+    pub(super) fn learn(&mut self, cell: usize, entry: &Entry) -> bool {
+        let key = self.copy.key(entry);
+        let Some(known) = self.cells.get_mut(cell) else { return false };
+        let holds = self.directory.has(cell);
+        if holds && known.added == entry.header.added && self.directory.key(cell) == key {
+            return true;
+        }
+        if holds && self.directory.key(cell) != key {
+            if known.is_reported && self.wanted.has(cell) {
+                let meta = Meta {
+                    sequence: entry.stamp.sequence(),
+                    epoch: self.epoch,
+                    published_ns: entry.header.published_ns,
+                };
+                let key = self.directory.key(cell).into();
+                self.removed.push_back(RemovedKey { key, number: known.number, meta });
+            }
+            known.is_reported = false;
+            self.directory.remove(cell);
+        }
+        (known.number, known.added) = (0, entry.header.added);
+        self.wanted.set(cell, false);
+        if let Some(other) = self.directory.find(key).filter(|other| *other != cell) {
+            let other_added = self.cells.get(other).map(|known| known.added);
+            if other_added > Some(entry.header.added) {
+                return false;
+            }
+            if !entry.is_present {
+                return false;
+            }
+            // It was removed from that cell, and added to this one.
+            let moved = self.cells.get_mut(other).is_some_and(|other| std::mem::take(&mut other.is_reported));
+            self.cells.get_mut(cell).into_iter().for_each(|known| known.is_reported = moved);
+            self.directory.remove(other);
+            self.wanted.set(other, false);
+        }
+        if !entry.is_present && !holds {
+            return false;
+        }
+        self.directory.insert(cell, key);
+        self.wanted.set(cell, self.interest.includes(key));
+        true
+    }
+
+    /// Takes the next removed key that is to be reported.
+    #[inline]
+    pub(super) fn take_removed(&mut self) -> Option<Taken> {
+        if self.removed.is_empty() { None } else { self.take_removed_key() }
+    }
+
+    #[cold]
+    fn take_removed_key(&mut self) -> Option<Taken> {
+        let RemovedKey { key, number, meta } = self.removed.pop_front()?;
+        self.copy.set_removed(&key);
+        self.changed =
+            ChangedKey { key_len: key.len(), number: number + 1, is_new: false, is_present: false };
+        self.counts.received += 1;
+        Some(Taken { meta, conflated: 0, begin: ENTRY_WORD, len: key.len() + 1 })
+    }
+}

@@ -1,0 +1,125 @@
+//! Reading the entry of one key, whether or not it has changed.
+
+use super::TableReader;
+use crate::id::{Meta, Sequence};
+use crate::layout::table::{ENTRY_WORD, Stamp};
+use crate::layout::{ByteRange, WORD};
+use crate::limits;
+use crate::memory::Region;
+use crate::repository::reader::HOT_LINE;
+use crate::repository::table::entry::{Choice, Entry, committed};
+use crate::repository::table::scan::{Goal, Scan, Scanned};
+use crate::repository::{ReadFailure, Taken};
+
+/// The result of a lookup in a cell.
+#[derive(Debug)]
+pub(crate) enum Looked {
+    /// The key's entry.
+    Found(Taken),
+    /// The cell has no such key any more.
+    Elsewhere,
+    /// The cell kept changing.
+    Contended,
+}
+
+impl TableReader {
+    /// Returns the cell of a key, as far as keys are known.
+    pub(crate) fn cell_of(&self, key: &[u8]) -> Option<usize> {
+        self.directory.find(key)
+    }
+
+    /// Returns what to fetch before [`Self::look_up`].
+    pub(crate) fn ranges_of(&self, cell: usize) -> [ByteRange; 3] {
+        let version = ByteRange { offset: self.geometry.version_offset(cell), len: WORD };
+        [version, self.geometry.cell_range(cell), HOT_LINE]
+    }
+
+    /// Takes the newest committed entry of a cell, if it has this key. That does not count as received.
+    pub(crate) fn look_up(&mut self, memory: &Region, cell: usize, key: &[u8]) -> Result<Looked, ReadFailure> {
+        let mut rejected = None;
+        for _ in 0..limits::TORN_RETRIES_MAX {
+            let stamp = match self.copy.choose(memory, cell, committed(memory), Stamp::NONE) {
+                Choice::Nothing => return Ok(Looked::Elsewhere),
+                Choice::Later => continue,
+                Choice::Slot(stamp) => stamp,
+            };
+            match self.copy.take(memory, cell, stamp) {
+                Ok(entry) if entry.is_present && self.copy.key(&entry) == key => {
+                    let Entry { header, .. } = entry;
+                    let meta = Meta {
+                        sequence: stamp.sequence(),
+                        epoch: self.epoch,
+                        published_ns: header.published_ns,
+                    };
+                    let taken =
+                        Taken { meta, conflated: 0, begin: ENTRY_WORD, len: header.entry_len as usize };
+                    return Ok(Looked::Found(taken));
+                }
+                Ok(_) => return Ok(Looked::Elsewhere),
+                Err(rejection) => rejected = Some((stamp, rejection)),
+            }
+        }
+        match rejected {
+            Some((stamp, rejection))
+                if memory.load_acquire(self.geometry.version_offset(cell)) == stamp.get() =>
+            {
+                self.suspects.insert(cell);
+                Err(rejection.failure(stamp))
+            }
+            _ => Ok(Looked::Contended),
+        }
+    }
+
+    /// Begins to learn the keys that are unknown yet, in the steps of this scan.
+    pub(crate) fn begin_keys(&self, scan: &mut Scan) {
+        scan.reset();
+        scan.plan(&self.keys_goal());
+    }
+
+    /// Continues to learn keys after the fetch of a step. Returns whether all keys are known that were committed when this
+    /// began.
+    pub(crate) fn step_keys(&mut self, scan: &mut Scan, memory: &Region) -> bool {
+        let keys_done = self.keys_done;
+        let scanned = scan.advance(memory, &self.keys_goal(), |_, version| version.sequence() > keys_done);
+        let end = match scanned {
+            Scanned::Nothing => return true,
+            Scanned::More => return false,
+            Scanned::Over(end) => Some(end),
+            Scanned::Cells => {
+                while let Some((cell, _)) = scan.next_cell() {
+                    let is_known = self.learn_cell(memory, cell);
+                    scan.leave(!is_known);
+                }
+                scan.plan(&self.keys_goal())
+            }
+        };
+        let Some(end) = end else { return false };
+        if !end.is_partial {
+            self.keys_done = self.keys_done.max(end.until);
+        }
+        true
+    }
+
+    /// Learns the key of a cell. Returns whether that succeeded.
+    fn learn_cell(&mut self, memory: &Region, cell: usize) -> bool {
+        for _ in 0..limits::TORN_RETRIES_MAX {
+            match self.copy.choose(memory, cell, committed(memory), Stamp::NONE) {
+                Choice::Nothing => return true,
+                Choice::Later => {}
+                Choice::Slot(stamp) => {
+                    if let Ok(entry) = self.copy.take(memory, cell, stamp) {
+                        self.learn(cell, &entry);
+                        return true;
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    fn keys_goal(&self) -> Goal<'_> {
+        let Self { geometry, wanted, keys_done, .. } = self;
+        let (floor, keys_done): (Sequence, Sequence) = (*keys_done, *keys_done);
+        Goal { geometry, wanted, floor, keys_done, is_for_keys: true }
+    }
+}

@@ -1,0 +1,124 @@
+//! Reading one cell.
+
+use super::{ChangedKey, TableReader};
+use crate::id::Meta;
+use crate::layout::table::{ENTRY_WORD, Stamp};
+use crate::limits;
+use crate::memory::Region;
+use crate::repository::table::entry::{Choice, Entry, EntryRejection, committed};
+use crate::repository::{ReadFailure, Taken};
+
+/// An entry that was rejected though its cell has not changed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Suspicion {
+    cell: usize,
+    version: Stamp,
+    /// When it was first rejected, ns of the caller's clock.
+    since_ns: u64,
+}
+
+impl TableReader {
+    /// Takes the newest committed entry of a cell, if it is new and its key is wanted. Leaves a cell that keeps changing to the next
+    /// pass, and one with a rejected entry to a repetition of this pass, until `settled` decides that the entry is damaged.
+    #[inline]
+    pub(super) fn visit(
+        &mut self,
+        memory: &Region,
+        cell: usize,
+        is_partial: &mut bool,
+        settled: &impl Fn(&mut Self, usize, Stamp) -> bool,
+    ) -> Result<Option<Taken>, ReadFailure> {
+        let known = self.cells.get(cell).map_or(Stamp::NONE, |known| known.version);
+        let mut rejected = None;
+        for _ in 0..limits::TORN_RETRIES_MAX {
+            let stamp = match self.copy.choose(memory, cell, committed(memory), known) {
+                Choice::Nothing => return Ok(None),
+                Choice::Later => continue,
+                Choice::Slot(stamp) => stamp,
+            };
+            match self.copy.take(memory, cell, stamp) {
+                Ok(entry) => return Ok(self.accept(cell, &entry)),
+                Err(rejection) => {
+                    self.counts.torn_retries += u64::from(matches!(rejection, EntryRejection::Torn));
+                    rejected = Some((stamp, rejection));
+                }
+            }
+        }
+        let Some((stamp, rejection)) = rejected else { return Ok(None) };
+        let version = self.geometry.version_offset(cell);
+        if memory.load_acquire(version) != stamp.get() {
+            return Ok(None);
+        }
+        if !settled(self, cell, stamp) {
+            *is_partial = true;
+            return Ok(None);
+        }
+        Err(self.reject(cell, stamp, rejection))
+    }
+
+    /// Records an entry. Returns it if its key is wanted.
+    #[inline]
+    fn accept(&mut self, cell: usize, entry: &Entry) -> Option<Taken> {
+        let is_own = self.learn(cell, entry);
+        let is_wanted = is_own && self.wanted.has(cell);
+        let Entry { stamp, header, is_present } = *entry;
+        let known = self.cells.get_mut(cell)?;
+        known.version = stamp;
+        if !self.suspects.is_empty() {
+            self.suspects.remove(&cell);
+        }
+        let before = std::mem::replace(&mut known.number, if is_wanted { header.number } else { 0 });
+        let was_reported = std::mem::replace(&mut known.is_reported, is_wanted && is_present);
+        if is_own && !is_present {
+            self.directory.remove(cell);
+            self.wanted.set(cell, false);
+            known.number = 0;
+        }
+        // A key that came and went unnoticed is not reported.
+        if !is_wanted || !(is_present || was_reported) {
+            return None;
+        }
+        let was_present = before > 0 || header.added <= self.granted;
+        let first = if before == 0 && was_present { header.number } else { before.saturating_add(1) };
+        let conflated = header.number.saturating_sub(first);
+        self.counts.received += 1;
+        self.counts.conflated = self.counts.conflated.saturating_add(conflated);
+        let key_len = header.key_len as usize;
+        self.changed = ChangedKey { key_len, number: header.number, is_new: before == 0, is_present };
+        let meta =
+            Meta { sequence: stamp.sequence(), epoch: self.epoch, published_ns: header.published_ns };
+        Some(Taken { meta, conflated, begin: ENTRY_WORD, len: header.entry_len as usize })
+    }
+
+    /// Whether this entry has been rejected for so long that it is final.
+    pub(super) fn has_settled(
+        &mut self,
+        (cell, version): (usize, Stamp),
+        now_ns: u64,
+        settled_ns: u64,
+    ) -> bool {
+        let fits = |it: &Suspicion| (it.cell, it.version) == (cell, version);
+        let since_ns = match self.suspicion.filter(fits) {
+            Some(suspicion) => suspicion.since_ns,
+            // One at a time: the others wait for their turn.
+            None if self.suspicion.is_some_and(|it| now_ns.saturating_sub(it.since_ns) < 2 * settled_ns) => {
+                return false;
+            }
+            None => now_ns,
+        };
+        self.suspicion = Some(Suspicion { cell, version, since_ns });
+        now_ns.saturating_sub(since_ns) >= settled_ns
+    }
+
+    /// Skips a damaged entry; returns how it is damaged.
+    #[cold]
+    fn reject(&mut self, cell: usize, version: Stamp, rejection: EntryRejection) -> ReadFailure {
+        if let Some(known) = self.cells.get_mut(cell) {
+            known.version = version;
+        }
+        self.suspicion = None;
+        self.suspects.insert(cell);
+        self.counts.rejected += 1;
+        rejection.failure(version)
+    }
+}

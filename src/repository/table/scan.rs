@@ -1,0 +1,289 @@
+//! A pass over a table in steps: what to fetch next, and which cells have changed.
+//!
+//! Over a wire each step is one fetch. Its words are of different times, so only what an earlier step found committed is complete in
+//! it: first the hot line, which sets the goal; then the pages; then the versions in pages that changed; then the cells whose
+//! versions changed, each with its version again and the hot line. In mapped memory the same steps need no fetch.
+
+use super::entry::committed;
+use super::interest::CellSet;
+use crate::id::Sequence;
+use crate::layout::table::{PAGE_CELLS, Stamp, TableGeometry};
+use crate::layout::{ByteRange, WORD};
+use crate::limits;
+use crate::memory::Region;
+use crate::repository::reader::HOT_LINE;
+
+/// A pass over a table.
+#[derive(Debug, Default)]
+pub(crate) struct Scan {
+    step: Step,
+    /// The commits up to this one are read.
+    until: Sequence,
+    /// The pages that changed, and whether keys in them did; those before `next_page` are done.
+    pages: Vec<(usize, bool)>,
+    next_page: usize,
+    /// The changed cells of the current pages, with their versions.
+    cells: Vec<(usize, Stamp)>,
+    /// The next of them to be taken, the end of those that have been fetched, and the end of those in this step's fetch.
+    next_cell: usize,
+    fetched: usize,
+    planned: usize,
+    /// What the current step fetches.
+    ranges: Vec<ByteRange>,
+    is_partial: bool,
+}
+
+/// A step of a pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Step {
+    /// Nothing is planned.
+    #[default]
+    Idle,
+    /// The hot line.
+    Head,
+    /// All pages.
+    Pages,
+    /// The versions in these pages.
+    Versions { first: usize, end: usize },
+    /// Cells.
+    Cells,
+}
+
+/// What a pass looks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Goal<'a> {
+    pub(super) geometry: &'a TableGeometry,
+    /// The cells to read.
+    pub(super) wanted: &'a CellSet,
+    /// Changes after this commit.
+    pub(super) floor: Sequence,
+    /// Keys added or removed after this commit are unknown: every cell of their pages is read.
+    pub(super) keys_done: Sequence,
+    /// Only pages in which keys changed.
+    pub(super) is_for_keys: bool,
+}
+
+/// The result of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scanned {
+    /// Nothing has changed.
+    Nothing,
+    /// Another step is planned.
+    More,
+    /// Cells can be taken.
+    Cells,
+    /// The pass is over.
+    Over(PassEnd),
+}
+
+/// The end of a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PassEnd {
+    /// The commits up to this one are read.
+    pub(crate) until: Sequence,
+    /// Entries have to be read again.
+    pub(crate) is_partial: bool,
+}
+
+impl Scan {
+    /// Plans the next step. Returns the end of a pass if that begins a new one.
+    pub(crate) fn plan(&mut self, goal: &Goal<'_>) -> Option<PassEnd> {
+        match self.step {
+            Step::Cells if self.next_cell < self.cells.len() => self.plan_cells(goal),
+            Step::Cells if self.next_page < self.pages.len() => self.plan_versions(goal),
+            // The fetch that was planned has not been made, or was given up.
+            Step::Pages | Step::Versions { .. } => {}
+            step @ (Step::Idle | Step::Head | Step::Cells) => {
+                let end = (step == Step::Cells).then_some(self.end());
+                self.reset();
+                self.step = Step::Head;
+                self.ranges.push(HOT_LINE);
+                return end;
+            }
+        }
+        None
+    }
+
+    /// Forgets the pass.
+    pub(crate) fn reset(&mut self) {
+        self.step = Step::Idle;
+        self.pages.clear();
+        self.cells.clear();
+        self.ranges.clear();
+        (self.next_page, self.next_cell, self.fetched, self.planned) = (0, 0, 0, 0);
+        self.is_partial = false;
+    }
+
+    /// Returns what to fetch.
+    pub(crate) fn ranges(&self) -> &[ByteRange] {
+        &self.ranges
+    }
+
+    /// Returns whether a pass has begun.
+    pub(crate) fn is_under_way(&self) -> bool {
+        !matches!(self.step, Step::Idle | Step::Head)
+    }
+
+    /// Records whether an entry has to be read again.
+    pub(crate) fn leave(&mut self, is_partial: bool) {
+        self.is_partial |= is_partial;
+    }
+
+    /// Continues after the fetch of a step. `has_changed` decides by a cell's version whether to read it.
+    pub(crate) fn advance(
+        &mut self,
+        memory: &Region,
+        goal: &Goal<'_>,
+        has_changed: impl Fn(usize, Stamp) -> bool,
+    ) -> Scanned {
+        match self.step {
+            Step::Idle | Step::Head => {
+                let newest = committed(memory);
+                if newest <= goal.floor {
+                    self.reset();
+                    return Scanned::Nothing;
+                }
+                self.until = newest;
+                self.step = Step::Pages;
+                self.ranges.clear();
+                self.ranges.push(goal.geometry.pages());
+                Scanned::More
+            }
+            Step::Pages => {
+                self.find_pages(memory, goal);
+                self.continue_pages(goal)
+            }
+            Step::Versions { first, end } => {
+                for (page, is_whole) in self.pages.get(first..end).unwrap_or_default() {
+                    let cells = goal.cells(*page, *is_whole).map(|cell| {
+                        (cell, Stamp::new(memory.load_acquire(goal.geometry.version_offset(cell))))
+                    });
+                    self.cells.extend(cells.filter(|(cell, version)| has_changed(*cell, *version)));
+                }
+                if self.cells.is_empty() {
+                    return self.continue_pages(goal);
+                }
+                self.plan_cells(goal);
+                Scanned::More
+            }
+            Step::Cells => {
+                self.fetched = self.planned;
+                Scanned::Cells
+            }
+        }
+    }
+
+    /// Returns the next changed cell that has been fetched, with the version that it had before.
+    pub(crate) fn next_cell(&mut self) -> Option<(usize, Stamp)> {
+        let cell = *self.cells.get(self.next_cell..self.fetched)?.first()?;
+        self.next_cell += 1;
+        Some(cell)
+    }
+
+    /// Returns the commit as of which the pass reads.
+    pub(crate) fn until(&self) -> Sequence {
+        self.until
+    }
+
+    fn end(&self) -> PassEnd {
+        PassEnd { until: self.until, is_partial: self.is_partial }
+    }
+
+    /// Finds the pages that have changed.
+    fn find_pages(&mut self, memory: &Region, goal: &Goal<'_>) {
+        self.pages.clear();
+        self.next_page = 0;
+        for page in 0..goal.geometry.page_count() {
+            let words = goal.geometry.page_offset(page);
+            let has_new_keys = Sequence::new(memory.load_acquire(words + WORD)) > goal.keys_done;
+            let has_changed = Sequence::new(memory.load_acquire(words)) > goal.floor;
+            if has_changed && (has_new_keys || !goal.is_for_keys) {
+                self.pages.push((page, has_new_keys));
+            }
+        }
+    }
+
+    /// Plans the versions of the next pages, or ends the pass.
+    fn continue_pages(&mut self, goal: &Goal<'_>) -> Scanned {
+        if self.next_page >= self.pages.len() {
+            let end = self.end();
+            self.reset();
+            return Scanned::Over(end);
+        }
+        self.plan_versions(goal);
+        Scanned::More
+    }
+
+    /// Plans to fetch versions: of all cells of a page where keys have changed, otherwise of the wanted ones.
+    fn plan_versions(&mut self, goal: &Goal<'_>) {
+        self.cells.clear();
+        self.ranges.clear();
+        (self.next_cell, self.fetched, self.planned) = (0, 0, 0);
+        let (first, mut len) = (self.next_page, 0);
+        for (page, is_whole) in self.pages.iter().skip(first) {
+            let ranges_max = self.ranges.len() + PAGE_CELLS / GAP_CELLS;
+            let is_full = len >= limits::TABLE_FETCH_LEN || ranges_max > limits::TABLE_FETCH_RANGES;
+            if is_full && self.next_page > first {
+                break;
+            }
+            let begun = self.ranges.len();
+            for cell in goal.cells(*page, *is_whole) {
+                add_version(&mut self.ranges, begun, goal.geometry.version_offset(cell));
+            }
+            len += self.ranges.iter().skip(begun).map(|range| range.len).sum::<usize>();
+            self.next_page += 1;
+        }
+        self.step = Step::Versions { first, end: self.next_page };
+    }
+
+    /// Plans to fetch the next cells.
+    fn plan_cells(&mut self, goal: &Goal<'_>) {
+        self.ranges.clear();
+        let mut len = 0;
+        self.planned = self.next_cell;
+        for (cell, _) in self.cells.iter().skip(self.next_cell) {
+            let slots = goal.geometry.cell_range(*cell);
+            let is_full = len + slots.len > limits::TABLE_FETCH_LEN
+                || self.ranges.len() + CELL_RANGES >= limits::TABLE_FETCH_RANGES;
+            if is_full && self.planned > self.next_cell {
+                break;
+            }
+            self.ranges.push(ByteRange { offset: goal.geometry.version_offset(*cell), len: WORD });
+            self.ranges.push(slots);
+            len += slots.len;
+            self.planned += 1;
+        }
+        self.ranges.push(HOT_LINE);
+        self.step = Step::Cells;
+    }
+}
+
+impl Goal<'_> {
+    /// The cells of a page to read.
+    fn cells(&self, page: usize, is_whole: bool) -> impl Iterator<Item = usize> {
+        let (range, wanted) = (self.geometry.cells_of(page), self.wanted);
+        let mut from = range.start;
+        std::iter::from_fn(move || {
+            let all = (from < range.end).then_some(from);
+            let cell = if is_whole { all } else { wanted.next(from, range.end) }?;
+            from = cell + 1;
+            Some(cell)
+        })
+    }
+}
+
+/// The ranges of a cell: its version and its slots.
+const CELL_RANGES: usize = 2;
+/// How many versions apart two wanted ones may be so that one range covers both.
+const GAP_CELLS: usize = 64;
+
+/// Adds a version to the ranges after `begun`: to the last one if that is close.
+fn add_version(ranges: &mut Vec<ByteRange>, begun: usize, offset: usize) {
+    if let Some(last) = ranges.get_mut(begun..).and_then(<[ByteRange]>::last_mut)
+        && offset - last.offset < last.len + GAP_CELLS * WORD
+    {
+        last.len = offset + WORD - last.offset;
+        return;
+    }
+    ranges.push(ByteRange { offset, len: WORD });
+}

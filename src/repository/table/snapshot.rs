@@ -1,0 +1,160 @@
+use super::entry::{Choice, EntryRejection};
+use super::reader::TableReader;
+use super::scan::{PassEnd, Scan, Scanned};
+use crate::id::{Meta, Sequence};
+use crate::layout::ByteRange;
+use crate::layout::table::Stamp;
+use crate::memory::Region;
+
+/// How often an entry is rejected, in as many passes, before it counts as damaged.
+const REJECTIONS_MAX: u32 = 8;
+
+/// Collects all entries of a table as of one commit, in passes over the table: each reads what has changed since the last one, until
+/// one finds every entry as of its commit. Allocates.
+#[derive(Debug)]
+pub(crate) struct SnapshotScan {
+    scan: Scan,
+    floor: Sequence,
+    /// For each cell its entry.
+    held: Vec<Held>,
+    /// The entries' bytes, and those of entries that were replaced.
+    bytes: Vec<u8>,
+    /// This pass could not read an entry as of its commit.
+    has_missed: bool,
+    passes: u32,
+}
+
+/// The entry of a cell.
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    stamp: Stamp,
+    /// Where it begins in the bytes.
+    begin: usize,
+    key_len: usize,
+    /// 0 for a removed key, and for one that is not wanted.
+    len: usize,
+    number: u64,
+    published_ns: u64,
+    rejections: u32,
+}
+
+/// An entry of a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SnapshotEntry<'a> {
+    /// Its bytes.
+    pub(crate) bytes: &'a [u8],
+    /// Bytes of its key.
+    pub(crate) key_len: usize,
+    /// How often the key had changed since it was added.
+    pub(crate) number: u64,
+    pub(crate) meta: Meta,
+}
+
+impl SnapshotScan {
+    /// Creates a snapshot for which nothing has been read.
+    pub(crate) fn new(reader: &TableReader) -> Self {
+        let mut scan = Scan::default();
+        scan.plan(&reader.goal(Sequence::NONE));
+        let held = vec![Held::default(); reader.geometry().capacity()];
+        Self { scan, floor: Sequence::NONE, held, bytes: Vec::new(), has_missed: false, passes: 0 }
+    }
+
+    /// Returns what to fetch before the next step.
+    pub(crate) fn ranges(&self) -> &[ByteRange] {
+        self.scan.ranges()
+    }
+
+    /// Returns the number of passes so far.
+    pub(crate) fn passes(&self) -> u32 {
+        self.passes
+    }
+
+    /// Continues after a fetch. Returns the snapshot's commit once it is complete.
+    pub(crate) fn step(&mut self, reader: &mut TableReader, memory: &Region) -> Option<Sequence> {
+        let held = &self.held;
+        let has_changed = |cell: usize, version| held.get(cell).is_some_and(|held| held.stamp != version);
+        let scanned = self.scan.advance(memory, &reader.goal(self.floor), has_changed);
+        let end = match scanned {
+            Scanned::Nothing if self.passes == 0 => return Some(Sequence::NONE),
+            Scanned::Nothing => {
+                // A commit is in progress.
+                self.passes += 1;
+                None
+            }
+            Scanned::More => None,
+            Scanned::Over(end) => Some(end),
+            Scanned::Cells => {
+                while let Some((cell, version)) = self.scan.next_cell() {
+                    self.take(reader, memory, (cell, version));
+                }
+                None
+            }
+        };
+        let end = match scanned {
+            Scanned::More => None,
+            _ => end.or(self.scan.plan(&reader.goal(self.floor))),
+        };
+        let PassEnd { until, is_partial } = end?;
+        if !self.has_missed {
+            return Some(until);
+        }
+        self.passes += 1;
+        self.has_missed = false;
+        if !is_partial {
+            self.floor = until;
+        }
+        self.scan.plan(&reader.goal(self.floor));
+        None
+    }
+
+    /// Returns the entries, after the last step.
+    pub(crate) fn entries(&self, reader: &TableReader) -> impl Iterator<Item = SnapshotEntry<'_>> {
+        let epoch = reader.epoch();
+        self.held.iter().filter(|held| held.len > 0).map(move |held| {
+            let bytes = self.bytes.get(held.begin..).and_then(|bytes| bytes.get(..held.len));
+            let meta = Meta { sequence: held.stamp.sequence(), epoch, published_ns: held.published_ns };
+            let Held { key_len, number, .. } = *held;
+            SnapshotEntry { bytes: bytes.unwrap_or_default(), key_len, number, meta }
+        })
+    }
+
+    /// Takes the entry of a cell as of the pass's commit.
+    fn take(&mut self, reader: &mut TableReader, memory: &Region, (cell, version): (usize, Stamp)) {
+        let Self { scan, held, bytes, has_missed, .. } = self;
+        let Some(held) = held.get_mut(cell) else { return };
+        let stamp = match reader.copy.choose_as_of(memory, (cell, version), scan.until()) {
+            Choice::Slot(stamp) => stamp,
+            Choice::Nothing => {
+                *held = Held::default();
+                return;
+            }
+            Choice::Later => {
+                *has_missed = true;
+                return;
+            }
+        };
+        if stamp == held.stamp {
+            return;
+        }
+        match reader.copy.take(memory, cell, stamp) {
+            Ok(entry) => {
+                let wanted = entry.is_present && reader.wants(reader.copy.key(&entry));
+                let len = if wanted { entry.header.entry_len as usize } else { 0 };
+                let (begin, key_len) = (bytes.len(), entry.header.key_len as usize);
+                bytes.extend_from_slice(reader.copy.bytes().get(..len).unwrap_or_default());
+                let (number, published_ns) = (entry.header.number, entry.header.published_ns);
+                *held = Held { stamp, begin, key_len, len, number, published_ns, rejections: 0 };
+            }
+            Err(rejection) => {
+                held.rejections += 1;
+                if held.rejections < REJECTIONS_MAX {
+                    *has_missed = true;
+                    scan.leave(matches!(rejection, EntryRejection::Wrong(_)));
+                } else {
+                    *held = Held { stamp, rejections: held.rejections, ..Held::default() };
+                    reader.suspect(cell);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Damaged tables, and tables of a hostile publisher.
+
+use super::*;
+use crate::layout::WORD;
+use crate::limits;
+use crate::repository::{Finding, WriteOrder};
+
+/// A copy of the world's memory that can be damaged.
+fn copy_of(world: &World) -> Region {
+    let copy = Region::allocate(world.region.len(), Protection::PeersWrite).unwrap();
+    world.region.write_across(0, &copy, 0, world.region.len());
+    copy
+}
+
+#[test]
+fn a_damaged_entry_is_reported_once_and_suspect_until_it_changes() {
+    let mut world = World::new(8, 4, 1);
+    (0..40).for_each(|_| world.publish());
+    let mut reader = world.reader();
+    while reader.poll(&world.region).unwrap().is_some() {}
+    let (key, _) = world.model.iter().next().map(|(key, held)| (key.clone(), held.clone())).unwrap();
+    let cell = reader.cell_of(&key).unwrap();
+    let geometry = world.writer.geometry();
+    let put = |world: &mut World| {
+        world.writer.room()[..key.len()].copy_from_slice(&key);
+        world.writer.stage_filled(key.len(), key.len() + 9, 1).unwrap();
+        world.writer.commit(1);
+    };
+    put(&mut world);
+    let stamp = Stamp::new(world.region.load(geometry.version_offset(cell)));
+    let slot = geometry.slot_offset(cell, stamp);
+    for damaged in [slot + 8, slot + 16, slot + 24, slot + 32, slot + 48, slot] {
+        let copy = copy_of(&world);
+        copy.store(damaged, copy.load(damaged) ^ 1 << 20);
+        let mut reader = world.reader();
+        let mut failures = Vec::new();
+        let mut received = 0;
+        loop {
+            match reader.poll(&copy) {
+                Ok(None) => break,
+                Ok(Some(_)) => received += 1,
+                Err(failure) => failures.push(failure),
+            }
+        }
+        assert_eq!((failures.len(), received), (1, world.model.len() - 1), "{failures:?}");
+        assert!(reader.poll(&copy).unwrap().is_none());
+        assert_eq!(reader.counts().rejected, 1);
+        // The others are in a snapshot.
+        let mut scan = SnapshotScan::new(&reader);
+        while scan.step(&mut reader, &copy).is_none() {}
+        assert_eq!(scan.entries(&reader).count(), received);
+    }
+    // Known before, then damaged, then repaired.
+    let copy = copy_of(&world);
+    copy.store(slot + 48, !copy.load(slot + 48));
+    assert!(reader.poll(&copy).is_err());
+    assert_eq!(reader.suspects().collect::<Vec<_>>(), [&key[..]]);
+    assert!(reader.look_up(&copy, cell, &key).is_err());
+    put(&mut world);
+    assert!(reader.poll(&world.region).unwrap().is_some());
+    assert_eq!(reader.suspects().count(), 0);
+}
+
+#[test]
+fn a_damaged_entry_over_a_wire_must_stay_damaged_for_a_while() {
+    let mut world = World::new(8, 4, 1);
+    (0..40).for_each(|_| world.publish());
+    let mut reader = world.reader();
+    while reader.poll(&world.region).unwrap().is_some() {}
+    let count = world.model.len();
+    let mut reader = world.reader();
+    let geometry = world.writer.geometry();
+    let stamp = Stamp::new(world.region.load(geometry.version_offset(0)));
+    let mirror = copy_of(&world);
+    let damaged = geometry.slot_offset(0, stamp) + 40;
+    mirror.store(damaged, !mirror.load(damaged));
+    let (mut received, mut failures, mut now_ns) = (0, Vec::new(), 0);
+    while failures.is_empty() {
+        loop {
+            match reader.take_fetched(&mirror, || now_ns) {
+                Ok(None) => break,
+                Ok(Some(_)) => received += 1,
+                Err(failure) => failures.push((failure, now_ns)),
+            }
+        }
+        let mut fetch = reader.plan();
+        while let Ok(Finding::More(next)) = reader.check(&mirror, &fetch, now_ns) {
+            fetch = next;
+        }
+        now_ns += 1_000_000;
+        assert!(now_ns < 10 * limits::DAMAGE_SETTLED_NS);
+    }
+    assert!(failures[0].1 >= limits::DAMAGE_SETTLED_NS && failures.len() == 1);
+    let is_key = u64::from(stamp != Stamp::NONE);
+    assert!(received + 1 >= count && is_key == 1);
+}
+
+/// Random words anywhere: no panic, no endless loop, and no value that was never published.
+#[test]
+fn hostile_memory_is_survived() {
+    each_seed(amount(300, 10_000), |seed| {
+        let mut world = World::new(1 + seed as usize % 12, 8, seed);
+        (0..30).for_each(|_| world.publish());
+        let mut reader = world.reader();
+        let memory = copy_of(&world);
+        let words = world.writer.geometry().region_len() / WORD;
+        for _ in 0..100 {
+            for _ in 0..1 + world.random.below(10) {
+                let word = match world.random.below(4) {
+                    0 => 0,
+                    1 => u64::MAX,
+                    2 => world.random.below(1 << 16),
+                    _ => world.random.next(),
+                };
+                let body = if world.random.once_in(2) { 0x80 / WORD } else { 0x900 / WORD };
+                let offset = (body + world.random.index(words - body)) * WORD;
+                memory.store(offset, word);
+            }
+            for _ in 0..50 {
+                let order = WriteOrder::Writes;
+                let outcome = match world.random.below(3) {
+                    0 => reader.poll(&memory),
+                    1 => reader.follow(&memory, order, || seed),
+                    _ => {
+                        let fetch = reader.plan();
+                        let _ = reader.check(&memory, &fetch, 0);
+                        reader.take_fetched(&memory, || 0)
+                    }
+                };
+                if let Ok(Some(taken)) = outcome {
+                    let value = reader.verified(taken);
+                    assert!(value.payload.len() > reader.changed().key_len);
+                }
+            }
+            let mut scan = SnapshotScan::new(&reader);
+            while scan.passes() < 12 && scan.step(&mut reader, &memory).is_none() {}
+            let _ = look_up_any(&mut reader, &memory, b"k1");
+            let _ = reader.give_up(Sequence::new(world.random.next()));
+        }
+    });
+}
+
+fn look_up_any(reader: &mut TableReader, memory: &Region, key: &[u8]) -> Option<()> {
+    let mut scan = Scan::default();
+    reader.begin_keys(&mut scan);
+    for _ in 0..100 {
+        if reader.step_keys(&mut scan, memory) {
+            break;
+        }
+    }
+    let cell = reader.cell_of(key)?;
+    let _ = reader.look_up(memory, cell, key);
+    Some(())
+}

@@ -1,0 +1,249 @@
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::directory::Directory;
+use crate::id::Sequence;
+use crate::layout::WORD;
+use crate::layout::header::{HOT_EPOCH, HOT_PUBLISHED, HOT_SEQUENCE, STATIC_OFFSET, StaticHeader};
+use crate::layout::table::{
+    ABSENT, ENTRY_WORD, EntryCheck, EntryHeader, HOT_KEYS, LEAD_WORDS, PAGE_CELLS, PRESENT, SLOT_CRC, SLOT_RUN,
+    Stamp, TableGeometry, slot_len,
+};
+use crate::memory::Region;
+use crate::repository::Writer;
+use crate::sync::atomic::{Ordering, fence};
+
+/// The only writer of a table repository. Putting does not allocate, block or make system calls.
+///
+/// Entries are staged, and become visible together with [`Self::commit`]. A staged entry occupies the older slot of its cell.
+#[derive(Debug)]
+pub(crate) struct TableWriter {
+    region: Arc<Region>,
+    geometry: TableGeometry,
+    check: EntryCheck,
+    last: Sequence,
+    directory: Directory,
+    cells: Box<[Cell]>,
+    /// The cells that the next commit changes.
+    staged: Vec<u32>,
+    /// Of those, the ones whose key was removed.
+    removed: Vec<u32>,
+    /// Cells without keys, to be reused in this order.
+    free: VecDeque<u32>,
+    /// Cells from here on have never had a key.
+    unused: usize,
+    /// A run of the checksum in private memory: cell, stamp, header, entry.
+    scratch: Box<[u64]>,
+}
+
+/// The newest entry of a cell, committed or staged.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cell {
+    stamp: Stamp,
+    number: u64,
+    /// The commit that added its key; none if it was removed.
+    added: Sequence,
+}
+
+/// The result of a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TableCommit {
+    /// Its sequence.
+    pub(crate) sequence: Sequence,
+    /// Its publish time, nanoseconds since the Unix epoch.
+    pub(crate) published_ns: u64,
+    /// The changed cell, if it is the only one.
+    pub(crate) cell: Option<usize>,
+}
+
+/// Why a key has no cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unplaced {
+    /// The key is longer than declared.
+    KeyTooLong,
+    /// Every cell has a key.
+    Full,
+}
+
+impl Writer for TableWriter {
+    type Geometry = TableGeometry;
+
+    fn new(region: Arc<Region>, geometry: TableGeometry, line: &StaticHeader) -> Self {
+        assert!(region.len() >= geometry.region_len(), "a region shorter than its geometry");
+        region.copy_in(STATIC_OFFSET, &line.emit());
+        region.store(HOT_EPOCH, line.epoch.get());
+        let capacity = geometry.capacity();
+        Self {
+            region,
+            geometry,
+            check: EntryCheck::new(line.topic, line.epoch),
+            last: Sequence::NONE,
+            directory: Directory::new(capacity, geometry.key_len_max()),
+            cells: vec![Cell::default(); capacity].into(),
+            staged: Vec::with_capacity(capacity),
+            removed: Vec::with_capacity(capacity),
+            free: VecDeque::with_capacity(capacity),
+            unused: 0,
+            scratch: vec![0; ENTRY_WORD + geometry.payload_len_max().div_ceil(WORD)].into(),
+        }
+    }
+
+    fn last(&self) -> Sequence {
+        self.last
+    }
+
+    #[inline]
+    fn room(&mut self) -> &mut [u8] {
+        let (_, room) = self.scratch.split_at_mut(ENTRY_WORD);
+        let room: &mut [u8] = bytemuck::cast_slice_mut(room);
+        room.split_at_mut(self.geometry.payload_len_max()).0
+    }
+
+    #[inline]
+    fn held(&self) -> &[u8] {
+        bytemuck::cast_slice(self.scratch.split_at(ENTRY_WORD).1)
+    }
+}
+
+impl TableWriter {
+    /// Returns its geometry.
+    pub(crate) fn geometry(&self) -> TableGeometry {
+        self.geometry
+    }
+
+    /// Returns the number of keys, those of staged entries included.
+    pub(crate) fn keys(&self) -> usize {
+        self.directory.len()
+    }
+
+    /// Returns whether it has this key.
+    pub(crate) fn has(&self, key: &[u8]) -> bool {
+        self.directory.find(key).is_some()
+    }
+
+    /// Stages the entry in [`Self::room`]: a key of `key_len` bytes, one byte that is overwritten, and a value, together
+    /// `entry_len` bytes. Leaves everything as it was if the key has no cell.
+    ///
+    /// # Panics
+    ///
+    /// If the room has fewer bytes.
+    #[inline]
+    pub(crate) fn stage_filled(&mut self, key_len: usize, entry_len: usize, now_ns: u64) -> Result<(), Unplaced> {
+        let entry: &mut [u8] = bytemuck::cast_slice_mut(self.scratch.split_at_mut(ENTRY_WORD).1);
+        let (key, rest) = entry.split_at_mut(key_len);
+        if let Some(presence) = rest.first_mut() {
+            *presence = PRESENT;
+        }
+        if key_len > self.geometry.key_len_max() {
+            return Err(Unplaced::KeyTooLong);
+        }
+        let found = self.directory.find(key);
+        let cell = match found {
+            Some(cell) => cell,
+            None => self.place(key_len)?,
+        };
+        self.write(cell, (key_len, entry_len), now_ns);
+        Ok(())
+    }
+
+    /// Stages the removal of the key in the first `key_len` bytes of [`Self::room`]. Returns whether the table has it.
+    pub(crate) fn stage_removal(&mut self, key_len: usize, now_ns: u64) -> bool {
+        let entry: &mut [u8] = bytemuck::cast_slice_mut(self.scratch.split_at_mut(ENTRY_WORD).1);
+        let (key, rest) = entry.split_at_mut(key_len);
+        let (Some(cell), Some(presence)) = (self.directory.find(key), rest.first_mut()) else { return false };
+        *presence = ABSENT;
+        self.write(cell, (key_len, key_len + 1), now_ns);
+        self.directory.remove(cell);
+        if let Some(cell) = self.cells.get_mut(cell) {
+            cell.added = Sequence::NONE;
+        }
+        self.removed.extend(u32::try_from(cell));
+        true
+    }
+
+    /// Makes all staged entries visible. `None` if there are none.
+    #[inline]
+    pub(crate) fn commit(&mut self, now_ns: u64) -> Option<TableCommit> {
+        let (first, others) = self.staged.split_first()?;
+        let cell = others.is_empty().then_some(*first as usize);
+        let sequence = self.last.next();
+        // Release: a reader that sees the version of a cell sees its slot. Pairs with the Acquire loads of versions in readers.
+        fence(Ordering::Release);
+        for cell in self.staged.drain(..) {
+            let cell = cell as usize;
+            let Cell { stamp, added, .. } = self.cells.get(cell).copied().unwrap_or_default();
+            self.region.store(self.geometry.version_offset(cell), stamp.get());
+            let page = self.geometry.page_offset(cell / PAGE_CELLS);
+            self.region.store(page, sequence.get());
+            if added == sequence || added == Sequence::NONE {
+                self.region.store(page + WORD, sequence.get());
+            }
+        }
+        self.region.store(HOT_KEYS, self.directory.len() as u64);
+        self.region.store(HOT_PUBLISHED, now_ns);
+        // Release: a reader that sees the sequence sees everything that the commit changed. Pairs with the Acquire loads of the
+        // hot line in readers.
+        self.region.store_release(HOT_SEQUENCE, sequence.get());
+        self.last = sequence;
+        self.free.extend(self.removed.drain(..));
+        Some(TableCommit { sequence, published_ns: now_ns, cell })
+    }
+
+    /// Gives a cell to the key in the first bytes of the room.
+    #[cold]
+    fn place(&mut self, key_len: usize) -> Result<usize, Unplaced> {
+        let cell = match self.free.pop_front() {
+            Some(cell) => cell as usize,
+            None if self.unused < self.geometry.capacity() => {
+                self.unused += 1;
+                self.unused - 1
+            }
+            None => return Err(Unplaced::Full),
+        };
+        let entry: &[u8] = bytemuck::cast_slice(self.scratch.split_at(ENTRY_WORD).1);
+        self.directory.insert(cell, entry.split_at(key_len).0);
+        if let Some(cell) = self.cells.get_mut(cell) {
+            (cell.number, cell.added) = (0, self.last.next());
+        }
+        Ok(cell)
+    }
+
+    /// Writes the entry in the room to the older slot of this cell.
+    #[inline]
+    fn write(&mut self, cell: usize, (key_len, entry_len): (usize, usize), now_ns: u64) {
+        let sequence = self.last.next();
+        let Some(Cell { stamp, number, added }) = self.cells.get_mut(cell) else { return };
+        if stamp.sequence() != sequence {
+            self.staged.extend(u32::try_from(cell));
+        }
+        *stamp = stamp.next(sequence);
+        *number += 1;
+        let len = |len| u32::try_from(len).unwrap_or(u32::MAX);
+        let (entry_len_word, key_len) = (len(entry_len), len(key_len));
+        let header =
+            EntryHeader { entry_len: entry_len_word, key_len, number: *number, added: *added, published_ns: now_ns };
+        let stamp = *stamp;
+
+        let words = ENTRY_WORD + entry_len.div_ceil(WORD);
+        let (run, _) = self.scratch.split_at_mut(words);
+        let Some((head, entry)) = run.split_first_chunk_mut::<ENTRY_WORD>() else {
+            unreachable!("a run has a header")
+        };
+        let [lens, number, added, published_ns] = header.emit();
+        *head = [cell as u64, stamp.get(), lens, number, added, published_ns];
+        let entry: &mut [u8] = bytemuck::cast_slice_mut(entry);
+        entry.iter_mut().skip(entry_len).for_each(|padding| *padding = 0);
+        let crc = self.check.of_run(run, entry_len);
+
+        let slot = self.geometry.slot_offset(cell, stamp);
+        // Release: a reader that sees the slot without a stamp, or a word of the new entry, also sees the version that names the
+        // other slot, and the missing stamp. Pairs with the Acquire fences of readers.
+        fence(Ordering::Release);
+        self.region.store(slot, Stamp::NONE.get());
+        fence(Ordering::Release);
+        self.region.copy_in(slot + SLOT_RUN, run.split_at(LEAD_WORDS).1);
+        self.region.store(slot + SLOT_CRC, crc.into());
+        self.region.store_release(slot, stamp.get());
+        debug_assert!(slot_len(entry_len) >= SLOT_RUN + (words - LEAD_WORDS) * WORD, "a slot holds its entry");
+    }
+}

@@ -1,0 +1,371 @@
+use std::borrow::Borrow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::handle::Readable;
+use super::{ReceiveError, Sample, Subscriber, TopicKind};
+use crate::clock::saturate;
+use crate::id::{Meta, Sequence};
+use crate::memory::Region;
+use crate::payload::{DecodeError, Payload, encode_unchecked};
+use crate::repository::table::{
+    ChangedKey, Interest, Looked, Scan, SnapshotScan, TableReader, TableTopic,
+};
+use crate::repository::{ReadFailure, Reader as _, Verified};
+
+/// Receives the newest value of each key of a table topic.
+///
+/// [`Self::changes`] returns each key that has changed since it was last asked, once, with its newest value and the number of values
+/// that this one replaced; its cost follows the number of changes. [`Self::get`] reads the newest value of one key,
+/// [`Self::snapshot`] all of them as of one commit. All keys are received unless the subscriber asks for some: by [key](Self::only_keys),
+/// [prefix](Self::only_prefix), [pattern](Self::only_glob) or [predicate](Self::only). It then reads only the cells of these keys.
+///
+/// The generic methods receive changes too, as pairs of a key and its value, `None` if the key was removed.
+///
+/// ```
+/// use fabricast::Node;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// let publishing = Node::builder().name("quotes")?.runtime_dir(dir.path()).open()?;
+/// let mut quotes = publishing.table_publisher::<String, f64>("fx").open()?;
+/// quotes.put_batch([("EURUSD", &1.0841), ("USDJPY", &151.2)])?;
+///
+/// let node = Node::builder().runtime_dir(dir.path()).open()?;
+/// let mut subscriber = node.table_subscriber::<String, f64>("shm:quotes/fx").open()?;
+/// assert_eq!(subscriber.get("USDJPY")?.map(|sample| sample.value), Some(151.2));
+/// assert_eq!(subscriber.changes().count(), 2);
+///
+/// quotes.put("EURUSD", &1.0842)?;
+/// quotes.put("EURUSD", &1.0843)?;
+/// quotes.remove("USDJPY")?;
+/// let mut changes = subscriber.changes().collect::<Result<Vec<_>, _>>()?;
+/// changes.sort_by(|a, b| a.key.cmp(&b.key));
+/// assert_eq!((changes[0].value, changes[0].replaced), (Some(1.0843), 1));
+/// assert_eq!((changes[1].key.as_str(), changes[1].value), ("USDJPY", None));
+/// # Ok(())
+/// # }
+/// ```
+pub type TableSubscriber<K, V> = Subscriber<TableTopic, (K, Option<V>)>;
+
+/// A change of a key: its newest value, or its removal.
+///
+/// Send and Sync if key and value are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Change<K, V> {
+    /// The key.
+    pub key: K,
+    /// Its newest value; `None` if it was removed.
+    pub value: Option<V>,
+    /// Where and when it was published: the commit of the value.
+    pub meta: Meta,
+    /// How often the key has changed since it was added, this change included: its own sequence.
+    pub number: u64,
+    /// Values of this key that this one replaced before they were received. For the first change received of a key that existed
+    /// before the subscriber, it is 0.
+    pub replaced: u64,
+    /// It is the first change of this key that the subscriber receives since the key was added.
+    pub is_new: bool,
+}
+
+/// The changes of a table: see [`TableSubscriber::changes`].
+///
+/// Send, not Sync: it may be sent to another thread, and is used by one at a time.
+#[derive(Debug)]
+pub struct Changes<'a, K, V>
+where
+    K: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+    subscriber: &'a mut TableSubscriber<K, V>,
+    is_over: bool,
+}
+
+/// All entries of a table as of one commit.
+///
+/// Send and Sync if keys and values are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Snapshot<K, V> {
+    /// The commit: the snapshot has the value of each key after it.
+    pub sequence: Sequence,
+    /// The entries, in no particular order.
+    pub entries: Vec<SnapshotEntry<K, V>>,
+}
+
+/// A key and its value in a [`Snapshot`].
+///
+/// Send and Sync if key and value are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SnapshotEntry<K, V> {
+    /// The key.
+    pub key: K,
+    /// Its value.
+    pub value: V,
+    /// Where and when that was published.
+    pub meta: Meta,
+    /// How often the key had changed since it was added.
+    pub number: u64,
+}
+
+impl<K, V> TableSubscriber<K, V>
+where
+    K: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+    /// Receives the next change, if there is one. Does not block, and allocates only what decoding does, and for removed keys.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Subscriber::try_receive`].
+    #[inline]
+    pub fn try_change(&mut self) -> Result<Option<Change<K, V>>, ReceiveError> {
+        let Some(Sample { value: (key, value), meta, conflated }) = self.try_receive()? else {
+            return Ok(None);
+        };
+        let ChangedKey { number, is_new, .. } = self.core.reader.changed();
+        Ok(Some(Change { key, value, meta, number, replaced: conflated, is_new }))
+    }
+
+    /// Returns an iterator over the changes available now: every key that has changed since the last call. It reports a damaged
+    /// entry as an error and continues with the next key. It ends when nothing is left, and after an error that repeats, such as the
+    /// end of the topic. Over a wire it ends while a read is in flight.
+    pub fn changes(&mut self) -> Changes<'_, K, V> {
+        Changes { subscriber: self, is_over: false }
+    }
+
+    /// Returns the newest value of a key; `None` if the table does not have it. Changes are still received afterwards. In shared memory
+    /// it does not block; over a wire it reads now, which takes a round trip, and a few more for a key that was added since the
+    /// subscriber last looked.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Subscriber::try_receive`]. [`ReceiveError::Damaged`] while the key's entry is damaged.
+    pub fn get<Q>(&mut self, key: &Q) -> Result<Option<Sample<V>>, ReceiveError>
+    where
+        Q: Serialize + ?Sized,
+        K: Borrow<Q>,
+    {
+        let Ok(encoded) = encode_unchecked(key) else { return Ok(None) };
+        let Some(taken) = self.core.look_up(&encoded)? else { return Ok(None) };
+        let Verified { meta, payload, .. } = self.core.reader.verified(taken);
+        match <(K, Option<V>)>::decode(payload) {
+            Ok((_, value)) => Ok(value.map(|value| Sample { value, meta, conflated: 0 })),
+            Err(source) => Err(ReceiveError::Decode { sequence: meta.sequence, source }),
+        }
+    }
+
+    /// Reads all entries of the wanted keys as of one commit. Copies what it reads again where the publisher has changed it meanwhile, for up to
+    /// `timeout`. In shared memory it does not wait; over a wire it takes several round trips. Allocates. Changes are still received afterwards.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Subscriber::try_receive`]; [`ReceiveError::Contended`] when the publisher changed keys too fast during the timeout.
+    pub fn snapshot(&mut self, timeout: Duration) -> Result<Snapshot<K, V>, ReceiveError> {
+        let (scan, sequence) = self.core.take_snapshot(saturate(timeout))?;
+        let decoded = scan.entries(&self.core.reader).map(|entry| {
+            let decoded = <(K, Option<V>)>::decode(entry.bytes);
+            let sequence = entry.meta.sequence;
+            match decoded {
+                Ok((key, Some(value))) => {
+                    Ok(SnapshotEntry { key, value, meta: entry.meta, number: entry.number })
+                }
+                Ok((_, None)) => {
+                    let source = DecodeError::Malformed { reason: "a removed key has a value".into() };
+                    Err(ReceiveError::Decode { sequence, source })
+                }
+                Err(source) => Err(ReceiveError::Decode { sequence, source }),
+            }
+        });
+        Ok(Snapshot { sequence, entries: decoded.collect::<Result<_, _>>()? })
+    }
+
+    /// Receives only these keys from now on. A key that was not received before is received at once, if it has a value.
+    pub fn only_keys<'q, Q>(&mut self, keys: impl IntoIterator<Item = &'q Q>)
+    where
+        Q: Serialize + ?Sized + 'q,
+        K: Borrow<Q>,
+    {
+        let keys: std::collections::HashSet<Vec<u8>> =
+            keys.into_iter().filter_map(|key| encode_unchecked(key).ok()).collect();
+        self.core.reader.set_interest(Interest::Those(Box::new(move |key| keys.contains(key))));
+    }
+
+    /// Receives only the keys for which this returns true, from now on: see [`Self::only_keys`]. It is called once for each key
+    /// that is added.
+    pub fn only(&mut self, wants: impl Fn(&K) -> bool + Send + 'static) {
+        let wants = move |key: &[u8]| K::decode(key).is_ok_and(|key: K| wants(&key));
+        self.core.reader.set_interest(Interest::Those(Box::new(wants)));
+    }
+
+    /// Receives only the keys that begin with this text, from now on: see [`Self::only_keys`].
+    pub fn only_prefix(&mut self, prefix: &str)
+    where
+        K: AsRef<str>,
+    {
+        let prefix = prefix.to_owned();
+        self.only(move |key| key.as_ref().starts_with(&prefix));
+    }
+
+    /// Receives only the keys that match this pattern, from now on: see [`Self::only_keys`]. `*` stands for any characters, `?` for
+    /// one; every other character stands for itself.
+    pub fn only_glob(&mut self, pattern: &str)
+    where
+        K: AsRef<str>,
+    {
+        let pattern: Vec<char> = pattern.chars().collect();
+        self.only(move |key| matches(&pattern, key.as_ref()));
+    }
+
+    /// Receives all keys from now on: see [`Self::only_keys`].
+    pub fn all_keys(&mut self) {
+        self.core.reader.set_interest(Interest::All);
+    }
+
+    /// Returns the keys that the subscriber knows and wants. Those added since the last [`Self::changes`] are not among them. Allocates.
+    pub fn keys(&self) -> Vec<K> {
+        decoded(self.core.reader.keys())
+    }
+
+    /// Returns the keys whose entries are damaged in the publisher's memory: their newest values cannot be received until the
+    /// publisher changes them again. Allocates.
+    pub fn suspects(&self) -> Vec<K> {
+        decoded(self.core.reader.suspects())
+    }
+}
+
+/// The keys that are values of the type.
+fn decoded<'k, K: DeserializeOwned + Serialize + Send + 'static>(
+    keys: impl Iterator<Item = &'k [u8]>,
+) -> Vec<K> {
+    keys.filter_map(|key| K::decode(key).ok()).collect()
+}
+
+/// Whether a text matches a pattern of `*`, `?` and other characters. Takes the product of their lengths at most.
+pub(crate) fn matches(pattern: &[char], text: &str) -> bool {
+    let text: Vec<char> = text.chars().collect();
+    let (mut at, mut from) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while from < text.len() {
+        match (pattern.get(at), text.get(from)) {
+            (Some('*'), _) => {
+                star = Some((at, from));
+                at += 1;
+            }
+            (Some('?'), Some(_)) => (at, from) = (at + 1, from + 1),
+            (Some(expected), Some(found)) if expected == found => (at, from) = (at + 1, from + 1),
+            // The last star takes one character more.
+            _ => match &mut star {
+                Some((star_at, star_from)) => {
+                    *star_from += 1;
+                    (at, from) = (*star_at + 1, *star_from);
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern.get(at..).is_some_and(|rest| rest.iter().all(|left| *left == '*'))
+}
+
+impl<K, V> Iterator for Changes<'_, K, V>
+where
+    K: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+    type Item = Result<Change<K, V>, ReceiveError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.is_over {
+            return None;
+        }
+        let change = self.subscriber.try_change().transpose();
+        let is_about_a_value = |error: &ReceiveError| {
+            use ReceiveError::{BrokenStamps, Damaged, Decode, ImpossibleLen};
+            matches!(error, BrokenStamps { .. } | Damaged { .. } | Decode { .. } | ImpossibleLen { .. })
+        };
+        self.is_over = match &change {
+            Some(Ok(_)) => false,
+            Some(Err(error)) => !is_about_a_value(error),
+            None => true,
+        };
+        change
+    }
+}
+
+impl TopicKind for TableTopic {}
+
+impl Readable for TableTopic {
+    type Reader = TableReader;
+}
+
+impl super::core::Core<TableReader> {
+    /// Takes the entry of this key, if the table has it.
+    fn look_up(&mut self, key: &[u8]) -> Result<Option<crate::repository::Taken>, ReceiveError> {
+        self.subscription.check_told()?;
+        let mut scan = Scan::default();
+        for attempts in 1.. {
+            if let Some(cell) = self.reader.cell_of(key) {
+                let memory = self.read_now(&self.reader.ranges_of(cell), u64::MAX)?;
+                match self.reader.look_up(&memory, cell, key)? {
+                    Looked::Found(taken) => return Ok(Some(taken)),
+                    Looked::Elsewhere => {}
+                    Looked::Contended if attempts >= ATTEMPTS_MAX => {
+                        return Err(ReadFailure::Contended { attempts }.into());
+                    }
+                    Looked::Contended => continue,
+                }
+            }
+            // The key may have been added, or removed and added again, since keys were last learnt.
+            self.reader.begin_keys(&mut scan);
+            loop {
+                let ranges = scan.ranges().to_vec();
+                let memory = self.read_now(&ranges, u64::MAX)?;
+                if self.reader.step_keys(&mut scan, &memory) {
+                    break;
+                }
+            }
+            if self.reader.cell_of(key).is_none() || attempts >= ATTEMPTS_MAX {
+                break;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes a snapshot.
+    fn take_snapshot(&mut self, timeout_ns: u64) -> Result<(SnapshotScan, Sequence), ReceiveError> {
+        self.subscription.check_told()?;
+        let clock = Arc::clone(&self.subscription.clock);
+        let began_ns = clock.monotonic_ns();
+        let mut scan = SnapshotScan::new(&self.reader);
+        let mut passes = 0;
+        loop {
+            let ranges = scan.ranges().to_vec();
+            let memory = self.read_now(&ranges, timeout_ns)?;
+            if let Some(sequence) = scan.step(&mut self.reader, &memory) {
+                return Ok((scan, sequence));
+            }
+            if scan.passes() != passes {
+                passes = scan.passes();
+                if clock.monotonic_ns().saturating_sub(began_ns) >= timeout_ns {
+                    return Err(ReadFailure::Contended { attempts: passes }.into());
+                }
+            }
+        }
+    }
+
+    /// Returns the table's memory, in which these ranges are up to date.
+    fn read_now(
+        &mut self,
+        ranges: &[crate::layout::ByteRange],
+        timeout_ns: u64,
+    ) -> Result<Arc<Region>, ReceiveError> {
+        let read = self.subscription.read_now(&mut self.fetching, ranges, timeout_ns);
+        read.map_err(ReceiveError::from)
+    }
+}
+
+/// Attempts to read an entry that keeps changing.
+const ATTEMPTS_MAX: u32 = 64;

@@ -49,6 +49,8 @@ pub(crate) const TABLE_FETCH_RANGES: usize = 64;
 /// Bytes of a table that a reader fetches at a time, unless one cell is longer.
 pub(crate) const TABLE_FETCH_LEN: usize = 128 * 1024;
 
+/// A reader of a table over a wire compares the versions of one page with every so many fetches of the hot line.
+pub(crate) const TABLE_AUDIT_ONE_IN: u64 = 16;
 /// Bytes of a table that a publisher copies to one landing region with a commit; the node's thread copies the rest.
 pub(crate) const TABLE_PUSH_LEN: u64 = 256 * 1024;
 

@@ -374,7 +374,8 @@ mod tests {
         assert_eq!(stamp.get(), 0x701);
         let run = [9, stamp.get(), 0x2_0000_0005, 3, 4, 0x1122, u64::from_le_bytes(*b"ab\x01xy\0\0\0")];
         let check = EntryCheck::new(TopicId::new(0x99), Epoch::new(0x55).unwrap());
-        let mut bytes: Vec<u8> = [0x99, 0x55].iter().chain(&run[..6]).flat_map(|word: &u64| word.to_le_bytes()).collect();
+        let mut bytes: Vec<u8> =
+            [0x99, 0x55].iter().chain(&run[..6]).flat_map(|word: &u64| word.to_le_bytes()).collect();
         bytes.extend(b"ab\x01xy");
         assert_eq!(check.of_run(&run, 5), crc32(&bytes));
     }
@@ -402,7 +403,9 @@ mod tests {
             let pages = geometry.pages();
             let (first, last) = (geometry.version_offset(0), geometry.version_offset(capacity));
             assert!(pages.offset + pages.len <= first && first.is_multiple_of(LINE));
-            assert!(last <= geometry.cell_range(0).offset && geometry.cell_range(0).offset.is_multiple_of(LINE));
+            assert!(
+                last <= geometry.cell_range(0).offset && geometry.cell_range(0).offset.is_multiple_of(LINE)
+            );
             let cell = geometry.cell_range(capacity - 1);
             assert_eq!(cell.offset + cell.len, geometry.region_len());
             let slots = [Stamp::new(0), Stamp::new(1)].map(|stamp| geometry.slot_offset(capacity - 1, stamp));

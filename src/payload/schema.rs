@@ -159,7 +159,8 @@ impl Schema {
     pub(crate) fn entry_parts(&self) -> Option<[Self; 2]> {
         let Format::Tuple(parts) = &self.format else { return None };
         let [key, Format::Option(value)] = parts.as_slice() else { return None };
-        let part = |format: &Format| Self { format: format.clone(), plan: Compiled::default(), ..self.clone() };
+        let part =
+            |format: &Format| Self { format: format.clone(), plan: Compiled::default(), ..self.clone() };
         Some([part(key), part(value)])
     }
 

@@ -28,7 +28,7 @@ pub use log::LogPublisher;
 pub(crate) use notices::NoticeRegistration;
 pub(crate) use opening::{TopicParts, fresh_epoch};
 pub use state::StatePublisher;
-pub use table::TablePublisher;
 #[cfg(test)]
 pub(crate) use table::TableOptions;
+pub use table::TablePublisher;
 pub(crate) use topic::PublishedTopic;

@@ -198,7 +198,8 @@ where
     /// Encodes a key into the writer's room, and returns its length.
     fn encode_key<Q: Serialize + ?Sized>(&mut self, key: &Q) -> Result<usize, PublishError> {
         let Self { writer, parts, .. } = self;
-        let encoded = parts.as_ref().ok_or(NO_ENTRIES).and_then(|[schema, _]| encode(key, schema, writer.room()));
+        let encoded =
+            parts.as_ref().ok_or(NO_ENTRIES).and_then(|[schema, _]| encode(key, schema, writer.room()));
         encoded.map_err(|error| self.output.failed(error.into()))
     }
 

@@ -2,11 +2,11 @@ use super::handover::{ExposedLanding, Landing, LandingError, Repository};
 use super::landing_writer::LandingWriter;
 use crate::fabric::{ByteRange, Completion, Registration, Write};
 use crate::id::{Epoch, Sequence};
+use crate::layout::WORD;
 use crate::layout::header::{HOT_OFFSET, HOT_PUBLISHED, HOT_SEQUENCE};
 use crate::layout::table::{
     EntryHeader, HOT_KEYS, PAGE_CELLS, SLOT_RUN, Stamp, TableGeometry, TableHead, hot_line, slot_len,
 };
-use crate::layout::WORD;
 use crate::limits;
 use crate::memory::Region;
 use crate::repository::table::TableCommit;
@@ -237,7 +237,13 @@ impl TableLanding {
 
     /// Adds a cell's entry, and then its version.
     #[inline]
-    fn add_cell<const N: usize>(&mut self, batch: &mut LandingBatch<N>, region: &Region, cell: usize, stamp: Stamp) {
+    fn add_cell<const N: usize>(
+        &mut self,
+        batch: &mut LandingBatch<N>,
+        region: &Region,
+        cell: usize,
+        stamp: Stamp,
+    ) {
         let Some(written) = self.cells.get_mut(cell) else { return };
         let before = std::mem::replace(written, stamp);
         let slot = self.geometry.slot_offset(cell, stamp);

@@ -22,5 +22,5 @@ pub use notices::NoticePath;
 pub(crate) use notices::{NoticeSource, NoticeSubscription};
 pub use sample::{Sample, SampleRef};
 pub use state::StateSubscriber;
-pub use table::{Change, Changes, Snapshot, SnapshotEntry, TableSubscriber};
 pub(crate) use subscription::{Attachment, Granted, Source, Subscription, TopicEnd};
+pub use table::{Change, Changes, Snapshot, SnapshotEntry, TableSubscriber};

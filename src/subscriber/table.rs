@@ -10,9 +10,7 @@ use crate::clock::saturate;
 use crate::id::{Meta, Sequence};
 use crate::memory::Region;
 use crate::payload::{DecodeError, Payload, encode_unchecked};
-use crate::repository::table::{
-    ChangedKey, Interest, Looked, Scan, SnapshotScan, TableReader, TableTopic,
-};
+use crate::repository::table::{ChangedKey, Interest, Looked, Scan, SnapshotScan, TableReader, TableTopic};
 use crate::repository::{ReadFailure, Reader as _, Verified};
 
 /// Receives the newest value of each key of a table topic.

@@ -23,7 +23,12 @@ impl Directory {
     pub(super) fn new(capacity: usize, key_len_max: usize) -> Self {
         let stride = (LEN_LEN + key_len_max).next_multiple_of(WORD);
         let hasher = DefaultHashBuilder::default();
-        Self { keys: vec![0; capacity * stride].into(), stride, cells: HashTable::with_capacity(capacity), hasher }
+        Self {
+            keys: vec![0; capacity * stride].into(),
+            stride,
+            cells: HashTable::with_capacity(capacity),
+            hasher,
+        }
     }
 
     /// Returns the number of keys.
@@ -59,7 +64,8 @@ impl Directory {
     pub(super) fn insert(&mut self, cell: usize, key: &[u8]) {
         self.remove(cell);
         let Some(held) = self.keys.get_mut(cell * self.stride..(cell + 1) * self.stride) else { return };
-        let (Some((len, room)), Ok(key_len)) = (held.split_first_chunk_mut::<LEN_LEN>(), u16::try_from(key.len()))
+        let (Some((len, room)), Ok(key_len)) =
+            (held.split_first_chunk_mut::<LEN_LEN>(), u16::try_from(key.len()))
         else {
             return;
         };

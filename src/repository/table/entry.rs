@@ -2,7 +2,8 @@ use crate::id::Sequence;
 use crate::layout::WORD;
 use crate::layout::header::HOT_SEQUENCE;
 use crate::layout::table::{
-    ABSENT, ENTRY_WORD, EntryCheck, EntryHeader, LEAD_WORDS, PRESENT, SLOT_CRC, SLOT_RUN, Stamp, TableGeometry,
+    ABSENT, ENTRY_WORD, EntryCheck, EntryHeader, LEAD_WORDS, PRESENT, SLOT_CRC, SLOT_RUN, Stamp,
+    TableGeometry,
 };
 use crate::memory::Region;
 use crate::repository::ReadFailure;
@@ -117,7 +118,12 @@ impl EntryCopy {
 
     /// Copies the slot with this stamp, and accepts it if it is whole and right. The only place where an entry is accepted.
     #[inline]
-    pub(super) fn take(&mut self, memory: &Region, cell: usize, stamp: Stamp) -> Result<Entry, EntryRejection> {
+    pub(super) fn take(
+        &mut self,
+        memory: &Region,
+        cell: usize,
+        stamp: Stamp,
+    ) -> Result<Entry, EntryRejection> {
         let slot = self.geometry.slot_offset(cell, stamp);
         // Acquire: pairs with the Release store of the stamp in `TableWriter::write`.
         if memory.load_acquire(slot) != stamp.get() {

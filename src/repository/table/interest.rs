@@ -37,9 +37,9 @@ pub(super) struct CellSet {
 }
 
 impl CellSet {
-    /// Creates an empty set of up to this many cells.
-    pub(super) fn new(capacity: usize) -> Self {
-        Self { words: vec![0; capacity.div_ceil(64)].into() }
+    /// Creates a set of all of this many cells.
+    pub(super) fn all(capacity: usize) -> Self {
+        Self { words: vec![u64::MAX; capacity.div_ceil(64)].into() }
     }
 
     /// Adds or removes a cell.
@@ -79,7 +79,8 @@ mod tests {
 
     #[test]
     fn cells_are_found_in_order() {
-        let mut set = CellSet::new(1000);
+        let mut set = CellSet::all(1000);
+        (0..1000).for_each(|cell| set.set(cell, false));
         let cells = [0, 1, 63, 64, 511, 512, 999];
         cells.iter().for_each(|cell| set.set(*cell, true));
         let found = |set: &CellSet, end| {

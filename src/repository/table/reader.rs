@@ -11,7 +11,7 @@ use self::visit::Suspicion;
 use super::directory::Directory;
 use super::entry::{EntryCopy, committed};
 use super::interest::{CellSet, Interest};
-use super::scan::{Goal, PassEnd, Scan, Scanned};
+use super::scan::{Goal, Left, PassEnd, Scan, Scanned};
 use crate::id::{Epoch, Kind, Sequence, TopicId};
 use crate::layout::table::{EntryCheck, PAGE_CELLS, Stamp, TableGeometry};
 use crate::layout::{ByteRange, Geometry, WORD};
@@ -36,7 +36,7 @@ pub(crate) struct TableReader {
     directory: Directory,
     cells: Box<[KnownCell]>,
     interest: Interest,
-    /// The cells whose keys are wanted.
+    /// The cells to read: those whose keys are wanted, and those without a known key.
     wanted: CellSet,
     /// Everything up to this commit was taken.
     done: Sequence,
@@ -54,6 +54,7 @@ pub(crate) struct TableReader {
     suspicion: Option<Suspicion>,
     changed: ChangedKey,
     scan: Scan,
+    audit: Audit,
     counts: SubscriberStats,
 }
 
@@ -68,6 +69,18 @@ struct KnownCell {
     is_reported: bool,
     /// The commit that added its key.
     added: Sequence,
+}
+
+/// Versions that are compared over a wire with what is known: a fetch that was damaged, or older than it should be, may have hidden a
+/// change.
+#[derive(Clone, Copy, Debug, Default)]
+struct Audit {
+    /// Fetches of the hot line.
+    fetches: u64,
+    /// The next page.
+    page: usize,
+    /// Its versions are in the fetch.
+    is_planned: bool,
 }
 
 /// A pass over the mapped pages.
@@ -105,7 +118,7 @@ impl TableReader {
             directory: Directory::new(capacity, geometry.key_len_max()),
             cells: vec![KnownCell::default(); capacity].into(),
             interest: Interest::All,
-            wanted: CellSet::new(capacity),
+            wanted: CellSet::all(capacity),
             done: Sequence::NONE,
             floor: Sequence::NONE,
             keys_done: Sequence::NONE,
@@ -116,6 +129,7 @@ impl TableReader {
             suspicion: None,
             changed: ChangedKey::default(),
             scan: Scan::default(),
+            audit: Audit::default(),
             counts: SubscriberStats::default(),
         }
     }
@@ -163,14 +177,15 @@ impl TableReader {
                 Some(pass) => pass,
                 None => {
                     let until = committed(memory);
-                    if until <= self.done && self.floor == self.done {
+                    if until == self.done && self.floor == self.done {
                         return Ok(None);
                     }
-                    Pass { cell: 0, page: None, end: PassEnd { until, is_partial: false } }
+                    self.expect(until);
+                    Pass { cell: 0, page: None, end: PassEnd { until, left: Left::default() } }
                 }
             };
             while let Some(cell) = self.next_cell(memory, &mut pass) {
-                match self.visit(memory, cell, &mut pass.end.is_partial, &settled) {
+                match self.visit(memory, cell, &mut pass.end.left, &settled) {
                     Ok(None) if self.removed.is_empty() => {}
                     Ok(None) => {
                         self.pass = Some(pass);
@@ -228,16 +243,54 @@ impl TableReader {
     #[inline]
     fn has_changed(&self, memory: &Region, cell: usize) -> bool {
         let version = Stamp::new(memory.load(self.geometry.version_offset(cell)));
-        version.sequence() > self.floor
-            && self.cells.get(cell).is_some_and(|known| known.version != version)
+        version.sequence() > self.floor && self.cells.get(cell).is_some_and(|known| known.version != version)
+    }
+
+    /// Plans to compare the versions of a page, with one in some fetches of the hot line.
+    fn plan_audit(&mut self) {
+        if self.scan.is_under_way() {
+            return;
+        }
+        self.audit.fetches += 1;
+        self.audit.is_planned = self.audit.fetches.is_multiple_of(limits::TABLE_AUDIT_ONE_IN);
+        if self.audit.is_planned {
+            self.audit.page = (self.audit.page + 1) % self.geometry.page_count();
+            self.scan.add_page(&self.geometry, self.audit.page);
+        }
+    }
+
+    /// Begins again if a version differs that should be known.
+    fn check_audit(&mut self, mirror: &Region) {
+        if !std::mem::take(&mut self.audit.is_planned) {
+            return;
+        }
+        let is_missed = |cell: usize| {
+            let version = Stamp::new(mirror.load(self.geometry.version_offset(cell)));
+            let known = self.cells.get(cell).map_or(Stamp::NONE, |known| known.version);
+            self.wanted.has(cell) && version != known && version.sequence() <= self.done
+        };
+        if self.geometry.cells_of(self.audit.page).any(is_missed) {
+            (self.done, self.floor, self.keys_done) = Default::default();
+        }
+    }
+
+    /// Begins again if the table is at an earlier commit than thought: a hot line was damaged.
+    #[inline]
+    fn expect(&mut self, newest: Sequence) {
+        if newest < self.done {
+            (self.done, self.floor, self.keys_done) = Default::default();
+        }
     }
 
     /// Ends a pass.
-    fn finish(&mut self, PassEnd { until, is_partial }: PassEnd) {
-        if !is_partial {
-            self.done = self.done.max(until);
+    fn finish(&mut self, PassEnd { until, left }: PassEnd) {
+        if left.has_rejected {
+            return;
+        }
+        self.done = self.done.max(until);
+        self.floor = self.done;
+        if !left.has_changing {
             self.keys_done = self.keys_done.max(until);
-            self.floor = self.done;
         }
     }
 }
@@ -285,6 +338,7 @@ impl Reader for TableReader {
         if let Some(end) = scan.plan(&Goal { geometry, wanted, floor, keys_done, is_for_keys: false }) {
             self.finish(end);
         }
+        self.plan_audit();
         Fetch { ranges: [NOTHING; 2], purpose: () }
     }
 
@@ -294,6 +348,10 @@ impl Reader for TableReader {
 
     /// Only what an earlier fetch found committed is complete in this one: the words of a fetch are of different times.
     fn check(&mut self, mirror: &Region, fetched: &Fetch<()>, _: u64) -> Result<Finding<()>, ReadFailure> {
+        if !self.scan.is_under_way() {
+            self.expect(committed(mirror));
+            self.check_audit(mirror);
+        }
         let Self { scan, geometry, wanted, floor, keys_done, cells, .. } = self;
         let (floor, keys_done) = (*floor, *keys_done);
         let goal = Goal { geometry, wanted, floor, keys_done, is_for_keys: false };
@@ -327,11 +385,11 @@ impl Reader for TableReader {
             return Ok(Some(taken));
         }
         while let Some((cell, _)) = self.scan.next_cell() {
-            let mut is_partial = false;
-            let outcome = self.visit(mirror, cell, &mut is_partial, &|reader: &mut Self, cell, version| {
+            let mut left = Left::default();
+            let outcome = self.visit(mirror, cell, &mut left, &|reader: &mut Self, cell, version| {
                 reader.has_settled((cell, version), now_ns(), limits::DAMAGE_SETTLED_NS)
             });
-            self.scan.leave(is_partial);
+            self.scan.leave(left);
             match outcome {
                 Ok(None) if self.removed.is_empty() => {}
                 Ok(None) => return Ok(self.take_removed()),

@@ -30,7 +30,7 @@ pub(crate) struct Scan {
     planned: usize,
     /// What the current step fetches.
     ranges: Vec<ByteRange>,
-    is_partial: bool,
+    left: Left,
 }
 
 /// A step of a pass.
@@ -81,8 +81,17 @@ pub(crate) enum Scanned {
 pub(crate) struct PassEnd {
     /// The commits up to this one are read.
     pub(crate) until: Sequence,
-    /// Entries have to be read again.
-    pub(crate) is_partial: bool,
+    /// What the pass has left unread.
+    pub(crate) left: Left,
+}
+
+/// What a pass leaves unread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Left {
+    /// Cells that kept changing. Their versions are later than the pass, but their keys may be unknown.
+    pub(crate) has_changing: bool,
+    /// Cells with entries that were rejected: the pass has to be repeated.
+    pub(crate) has_rejected: bool,
 }
 
 impl Scan {
@@ -104,6 +113,13 @@ impl Scan {
         None
     }
 
+    /// Adds the versions of a page to the fetch of the hot line.
+    pub(super) fn add_page(&mut self, geometry: &TableGeometry, page: usize) {
+        let cells = geometry.cells_of(page);
+        let offset = geometry.version_offset(cells.start);
+        self.ranges.push(ByteRange { offset, len: cells.len() * WORD });
+    }
+
     /// Forgets the pass.
     pub(crate) fn reset(&mut self) {
         self.step = Step::Idle;
@@ -111,7 +127,7 @@ impl Scan {
         self.cells.clear();
         self.ranges.clear();
         (self.next_page, self.next_cell, self.fetched, self.planned) = (0, 0, 0, 0);
-        self.is_partial = false;
+        self.left = Left::default();
     }
 
     /// Returns what to fetch.
@@ -124,9 +140,10 @@ impl Scan {
         !matches!(self.step, Step::Idle | Step::Head)
     }
 
-    /// Records whether an entry has to be read again.
-    pub(crate) fn leave(&mut self, is_partial: bool) {
-        self.is_partial |= is_partial;
+    /// Records what was left unread.
+    pub(crate) fn leave(&mut self, left: Left) {
+        self.left.has_changing |= left.has_changing;
+        self.left.has_rejected |= left.has_rejected;
     }
 
     /// Continues after the fetch of a step. `has_changed` decides by a cell's version whether to read it.
@@ -186,7 +203,7 @@ impl Scan {
     }
 
     fn end(&self) -> PassEnd {
-        PassEnd { until: self.until, is_partial: self.is_partial }
+        PassEnd { until: self.until, left: self.left }
     }
 
     /// Finds the pages that have changed.

@@ -1,6 +1,6 @@
-use super::entry::{Choice, EntryRejection};
+use super::entry::Choice;
 use super::reader::TableReader;
-use super::scan::{PassEnd, Scan, Scanned};
+use super::scan::{Left, PassEnd, Scan, Scanned};
 use crate::id::{Meta, Sequence};
 use crate::layout::ByteRange;
 use crate::layout::table::Stamp;
@@ -78,7 +78,7 @@ impl SnapshotScan {
             Scanned::Nothing if self.passes == 0 => return Some(Sequence::NONE),
             Scanned::Nothing => {
                 // A commit is in progress.
-                self.passes += 1;
+                self.passes = self.passes.saturating_add(1);
                 None
             }
             Scanned::More => None,
@@ -94,13 +94,13 @@ impl SnapshotScan {
             Scanned::More => None,
             _ => end.or(self.scan.plan(&reader.goal(self.floor))),
         };
-        let PassEnd { until, is_partial } = end?;
+        let PassEnd { until, left } = end?;
         if !self.has_missed {
             return Some(until);
         }
-        self.passes += 1;
+        self.passes = self.passes.saturating_add(1);
         self.has_missed = false;
-        if !is_partial {
+        if !left.has_rejected {
             self.floor = until;
         }
         self.scan.plan(&reader.goal(self.floor));
@@ -145,11 +145,11 @@ impl SnapshotScan {
                 let (number, published_ns) = (entry.header.number, entry.header.published_ns);
                 *held = Held { stamp, begin, key_len, len, number, published_ns, rejections: 0 };
             }
-            Err(rejection) => {
+            Err(_) => {
                 held.rejections += 1;
                 if held.rejections < REJECTIONS_MAX {
                     *has_missed = true;
-                    scan.leave(matches!(rejection, EntryRejection::Wrong(_)));
+                    scan.leave(Left { has_rejected: true, has_changing: false });
                 } else {
                     *held = Held { stamp, rejections: held.rejections, ..Held::default() };
                     reader.suspect(cell);

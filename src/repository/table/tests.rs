@@ -180,7 +180,8 @@ fn snapshot(reader: &mut TableReader, memory: &Region) -> (u64, Table) {
 fn table_of(scan: &SnapshotScan, reader: &TableReader) -> Table {
     let entries = scan.entries(reader).map(|entry| {
         let (key, rest) = entry.bytes.split_at(entry.key_len);
-        let held = Held { value: rest[1..].to_vec(), number: entry.number, sequence: entry.meta.sequence.get() };
+        let held =
+            Held { value: rest[1..].to_vec(), number: entry.number, sequence: entry.meta.sequence.get() };
         (key.to_vec(), held)
     });
     entries.collect()

@@ -6,8 +6,8 @@ use crate::id::Sequence;
 use crate::layout::WORD;
 use crate::layout::header::{HOT_EPOCH, HOT_PUBLISHED, HOT_SEQUENCE, STATIC_OFFSET, StaticHeader};
 use crate::layout::table::{
-    ABSENT, ENTRY_WORD, EntryCheck, EntryHeader, HOT_KEYS, LEAD_WORDS, PAGE_CELLS, PRESENT, SLOT_CRC, SLOT_RUN,
-    Stamp, TableGeometry, slot_len,
+    ABSENT, ENTRY_WORD, EntryCheck, EntryHeader, HOT_KEYS, LEAD_WORDS, PAGE_CELLS, PRESENT, SLOT_CRC,
+    SLOT_RUN, Stamp, TableGeometry, slot_len,
 };
 use crate::memory::Region;
 use crate::repository::Writer;
@@ -128,7 +128,12 @@ impl TableWriter {
     ///
     /// If the room has fewer bytes.
     #[inline]
-    pub(crate) fn stage_filled(&mut self, key_len: usize, entry_len: usize, now_ns: u64) -> Result<(), Unplaced> {
+    pub(crate) fn stage_filled(
+        &mut self,
+        key_len: usize,
+        entry_len: usize,
+        now_ns: u64,
+    ) -> Result<(), Unplaced> {
         let entry: &mut [u8] = bytemuck::cast_slice_mut(self.scratch.split_at_mut(ENTRY_WORD).1);
         let (key, rest) = entry.split_at_mut(key_len);
         if let Some(presence) = rest.first_mut() {
@@ -220,8 +225,13 @@ impl TableWriter {
         *number += 1;
         let len = |len| u32::try_from(len).unwrap_or(u32::MAX);
         let (entry_len_word, key_len) = (len(entry_len), len(key_len));
-        let header =
-            EntryHeader { entry_len: entry_len_word, key_len, number: *number, added: *added, published_ns: now_ns };
+        let header = EntryHeader {
+            entry_len: entry_len_word,
+            key_len,
+            number: *number,
+            added: *added,
+            published_ns: now_ns,
+        };
         let stamp = *stamp;
 
         let words = ENTRY_WORD + entry_len.div_ceil(WORD);
@@ -244,6 +254,9 @@ impl TableWriter {
         self.region.copy_in(slot + SLOT_RUN, run.split_at(LEAD_WORDS).1);
         self.region.store(slot + SLOT_CRC, crc.into());
         self.region.store_release(slot, stamp.get());
-        debug_assert!(slot_len(entry_len) >= SLOT_RUN + (words - LEAD_WORDS) * WORD, "a slot holds its entry");
+        debug_assert!(
+            slot_len(entry_len) >= SLOT_RUN + (words - LEAD_WORDS) * WORD,
+            "a slot holds its entry"
+        );
     }
 }

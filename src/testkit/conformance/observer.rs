@@ -75,7 +75,11 @@ impl Observer {
     pub(super) fn value<K: ConformingKind>(&mut self, value: &Verified<'_>, floor: u64) {
         let (sequence, last) = (value.meta.sequence.get(), self.account.last);
         assert!(sequence > last, "{sequence} after {last}");
-        assert_eq!(K::payload(value), payload(self.epoch, sequence, self.len_max), "the payload of {sequence}");
+        assert_eq!(
+            K::payload(value),
+            payload(self.epoch, sequence, self.len_max),
+            "the payload of {sequence}"
+        );
         assert_eq!(value.meta.epoch, self.epoch);
         assert_eq!(value.meta.published_ns, published_ns(sequence));
         K::accept(&mut self.account, value, floor);

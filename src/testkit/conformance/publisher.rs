@@ -94,7 +94,8 @@ impl<K: ConformingKind> Publisher<K> {
     pub(super) fn publish(&mut self) {
         let sequence = self.publisher.newest().next().get();
         self.clock.0.store(published_ns(sequence), Ordering::Relaxed);
-        let payload = payload(self.publisher.epoch(), sequence, self.publisher.payload_len_max() - K::OVERHEAD);
+        let payload =
+            payload(self.publisher.epoch(), sequence, self.publisher.payload_len_max() - K::OVERHEAD);
         let published = K::publish(&mut self.publisher, &payload).expect("the payload fits");
         assert_eq!(published.get(), sequence);
     }

@@ -177,7 +177,8 @@ impl<K: ConformingKind> Subscriber<K> {
         let beginning = K::beginning(session.options, granted.get());
         let is_lossy = session.connection.capabilities().placement == Placement::Lossy;
         let expects_damage = self.has_faults || self.believed_epoch.is_some() || is_lossy;
-        let observer = Observer::new(epoch, self.geometry.payload_len_max() - K::OVERHEAD, beginning, expects_damage);
+        let observer =
+            Observer::new(epoch, self.geometry.payload_len_max() - K::OVERHEAD, beginning, expects_damage);
         self.reader = Some((reader, observer));
         Ok(())
     }

@@ -44,8 +44,10 @@ impl ConformingKind for TableTopic {
     fn accept(account: &mut Account, value: &Verified<'_>, floor: u64) {
         let sequence = value.meta.sequence.get();
         assert!(sequence >= floor, "{sequence}, but {floor} was there");
-        let skipped = missing_before(account, sequence);
-        let untold = std::mem::take(&mut account.untold);
+        let is_first = account.counts.received == 0 && *account.beginning.start() > 0;
+        let skipped = if is_first { 0 } else { missing_before(account, sequence) };
+        let untold = if is_first { 0 } else { account.untold };
+        account.untold = 0;
         assert_eq!(value.conflated, skipped + untold, "values between {} and {sequence}", account.last);
         account.counts.conflated += value.conflated;
     }

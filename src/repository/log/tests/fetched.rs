@@ -60,7 +60,10 @@ impl Remote {
             let next = self.reader.next_sequence();
             let first = self.received + self.lost == 0;
             let held = self.reader.take_held().map(Ok);
-            let Some(taken) = held.or_else(|| self.reader.take_fetched(&self.mirror, || 0).transpose()) else { break };
+            let Some(taken) = held.or_else(|| self.reader.take_fetched(&self.mirror, || 0).transpose())
+            else {
+                break;
+            };
             match came(&self.reader, taken) {
                 Next::Record(record) => {
                     assert!(

@@ -77,7 +77,7 @@ impl TableReader {
             self.directory.remove(cell);
         }
         (known.number, known.added) = (0, entry.header.added);
-        self.wanted.set(cell, false);
+        self.wanted.set(cell, true);
         if let Some(other) = self.directory.find(key).filter(|other| *other != cell) {
             let other_added = self.cells.get(other).map(|known| known.added);
             if other_added > Some(entry.header.added) {
@@ -90,7 +90,7 @@ impl TableReader {
             let moved = self.cells.get_mut(other).is_some_and(|other| std::mem::take(&mut other.is_reported));
             self.cells.get_mut(cell).into_iter().for_each(|known| known.is_reported = moved);
             self.directory.remove(other);
-            self.wanted.set(other, false);
+            self.wanted.set(other, true);
         }
         if !entry.is_present && !holds {
             return false;

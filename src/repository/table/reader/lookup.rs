@@ -8,7 +8,7 @@ use crate::limits;
 use crate::memory::Region;
 use crate::repository::reader::HOT_LINE;
 use crate::repository::table::entry::{Choice, Entry, committed};
-use crate::repository::table::scan::{Goal, Scan, Scanned};
+use crate::repository::table::scan::{Goal, Left, Scan, Scanned};
 use crate::repository::{ReadFailure, Taken};
 
 /// The result of a lookup in a cell.
@@ -35,7 +35,12 @@ impl TableReader {
     }
 
     /// Takes the newest committed entry of a cell, if it has this key. That does not count as received.
-    pub(crate) fn look_up(&mut self, memory: &Region, cell: usize, key: &[u8]) -> Result<Looked, ReadFailure> {
+    pub(crate) fn look_up(
+        &mut self,
+        memory: &Region,
+        cell: usize,
+        key: &[u8],
+    ) -> Result<Looked, ReadFailure> {
         let mut rejected = None;
         for _ in 0..limits::TORN_RETRIES_MAX {
             let stamp = match self.copy.choose(memory, cell, committed(memory), Stamp::NONE) {
@@ -88,13 +93,13 @@ impl TableReader {
             Scanned::Cells => {
                 while let Some((cell, _)) = scan.next_cell() {
                     let is_known = self.learn_cell(memory, cell);
-                    scan.leave(!is_known);
+                    scan.leave(Left { has_changing: !is_known, has_rejected: false });
                 }
                 scan.plan(&self.keys_goal())
             }
         };
         let Some(end) = end else { return false };
-        if !end.is_partial {
+        if !end.left.has_changing {
             self.keys_done = self.keys_done.max(end.until);
         }
         true

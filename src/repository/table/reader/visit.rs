@@ -6,6 +6,7 @@ use crate::layout::table::{ENTRY_WORD, Stamp};
 use crate::limits;
 use crate::memory::Region;
 use crate::repository::table::entry::{Choice, Entry, EntryRejection, committed};
+use crate::repository::table::scan::Left;
 use crate::repository::{ReadFailure, Taken};
 
 /// An entry that was rejected though its cell has not changed.
@@ -25,7 +26,7 @@ impl TableReader {
         &mut self,
         memory: &Region,
         cell: usize,
-        is_partial: &mut bool,
+        left: &mut Left,
         settled: &impl Fn(&mut Self, usize, Stamp) -> bool,
     ) -> Result<Option<Taken>, ReadFailure> {
         let known = self.cells.get(cell).map_or(Stamp::NONE, |known| known.version);
@@ -44,13 +45,17 @@ impl TableReader {
                 }
             }
         }
-        let Some((stamp, rejection)) = rejected else { return Ok(None) };
+        let Some((stamp, rejection)) = rejected else {
+            left.has_changing = true;
+            return Ok(None);
+        };
         let version = self.geometry.version_offset(cell);
         if memory.load_acquire(version) != stamp.get() {
+            left.has_changing = true;
             return Ok(None);
         }
         if !settled(self, cell, stamp) {
-            *is_partial = true;
+            left.has_rejected = true;
             return Ok(None);
         }
         Err(self.reject(cell, stamp, rejection))
@@ -71,7 +76,7 @@ impl TableReader {
         let was_reported = std::mem::replace(&mut known.is_reported, is_wanted && is_present);
         if is_own && !is_present {
             self.directory.remove(cell);
-            self.wanted.set(cell, false);
+            self.wanted.set(cell, true);
             known.number = 0;
         }
         // A key that came and went unnoticed is not reported.
@@ -85,8 +90,7 @@ impl TableReader {
         self.counts.conflated = self.counts.conflated.saturating_add(conflated);
         let key_len = header.key_len as usize;
         self.changed = ChangedKey { key_len, number: header.number, is_new: before == 0, is_present };
-        let meta =
-            Meta { sequence: stamp.sequence(), epoch: self.epoch, published_ns: header.published_ns };
+        let meta = Meta { sequence: stamp.sequence(), epoch: self.epoch, published_ns: header.published_ns };
         Some(Taken { meta, conflated, begin: ENTRY_WORD, len: header.entry_len as usize })
     }
 
@@ -101,7 +105,10 @@ impl TableReader {
         let since_ns = match self.suspicion.filter(fits) {
             Some(suspicion) => suspicion.since_ns,
             // One at a time: the others wait for their turn.
-            None if self.suspicion.is_some_and(|it| now_ns.saturating_sub(it.since_ns) < 2 * settled_ns) => {
+            None if self
+                .suspicion
+                .is_some_and(|it| it.cell != cell && now_ns.saturating_sub(it.since_ns) < 2 * settled_ns) =>
+            {
                 return false;
             }
             None => now_ns,

@@ -116,8 +116,14 @@ fn what_is_fetched_follows_what_changed() {
     let region = Arc::new(Region::allocate(geometry.region_len(), Protection::PeersRead).unwrap());
     let line = Geometry::from(geometry).static_header(Epoch::FIRST, TOPIC, 0);
     let writer = TableWriter::new(Arc::clone(&region), geometry, &line);
-    let mut world =
-        World { writer, region, model: Table::new(), history: vec![Table::new()], random: Random::new(1), keys: KEYS };
+    let mut world = World {
+        writer,
+        region,
+        model: Table::new(),
+        history: vec![Table::new()],
+        random: Random::new(1),
+        keys: KEYS,
+    };
     let put = |world: &mut World, key: u64| {
         let room = world.writer.room();
         room[..8].copy_from_slice(&key.to_le_bytes());

@@ -1,5 +1,8 @@
 use std::fmt;
 
+/// Decides by an encoded key.
+type Predicate = Box<dyn Fn(&[u8]) -> bool + Send>;
+
 /// The keys that a subscriber wants, by their encoded form.
 #[derive(Default)]
 pub(crate) enum Interest {
@@ -7,7 +10,7 @@ pub(crate) enum Interest {
     #[default]
     All,
     /// Those for which this returns true.
-    Those(Box<dyn Fn(&[u8]) -> bool + Send>),
+    Those(Predicate),
 }
 
 impl Interest {

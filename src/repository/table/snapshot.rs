@@ -92,7 +92,7 @@ impl SnapshotScan {
         };
         let end = match scanned {
             Scanned::More => None,
-            _ => end.or(self.scan.plan(&reader.goal(self.floor))),
+            _ => end.or_else(|| self.scan.plan(&reader.goal(self.floor))),
         };
         let PassEnd { until, left } = end?;
         if !self.has_missed {

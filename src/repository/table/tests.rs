@@ -117,7 +117,7 @@ impl Replica {
         let (key, rest) = value.payload.split_at(changed.key_len);
         let (presence, bytes) = rest.split_first().unwrap();
         let sequence = value.meta.sequence.get();
-        assert!((sequence as usize) < history.len(), "{sequence} is not committed");
+        assert!(index(sequence) < history.len(), "{sequence} is not committed");
         assert_eq!(value.meta.published_ns, sequence);
         let last = self.table.get(key).map(|(_, number)| *number);
         if *presence == ABSENT {
@@ -128,11 +128,11 @@ impl Replica {
             self.table.remove(key);
         } else {
             assert!(*presence == PRESENT && changed.is_present);
-            let held = &history[sequence as usize][key];
+            let held = &history[index(sequence)][key];
             assert_eq!((&held.value[..], held.number, held.sequence), (bytes, changed.number, sequence));
             if changed.is_new {
                 let first = changed.number - value.conflated;
-                let is_old = history[self.granted as usize].contains_key(key);
+                let is_old = history[index(self.granted)].contains_key(key);
                 assert!(first == 1 || is_old && value.conflated == 0, "{changed:?} {value:?}");
             } else {
                 assert_eq!(changed.number, last.unwrap() + value.conflated + 1);
@@ -201,6 +201,11 @@ fn look_up(reader: &mut TableReader, memory: &Region, key: &[u8]) -> Option<Vec<
     None
 }
 
+/// A small number as an index.
+fn index(number: u64) -> usize {
+    usize::try_from(number).unwrap()
+}
+
 fn is_odd(key: &[u8]) -> bool {
     key.last().is_some_and(|digit| digit % 2 == 1)
 }
@@ -208,7 +213,7 @@ fn is_odd(key: &[u8]) -> bool {
 #[test]
 fn changes_snapshots_and_lookups_agree_with_a_map() {
     each_seed(amount(2000, 20_000), |seed| {
-        let mut world = World::new(1 + seed as usize % 40, 1 + seed % 50, seed);
+        let mut world = World::new(1 + index(seed % 40), 1 + seed % 50, seed);
         (0..seed % 7 * 10).for_each(|_| world.publish());
         let replica = || Replica { granted: world.writer.last().get(), ..Replica::default() };
         let (mut all, mut some) = ((world.reader(), replica()), (world.reader(), replica()));

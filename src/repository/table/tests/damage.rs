@@ -99,7 +99,7 @@ fn a_damaged_entry_over_a_wire_must_stay_damaged_for_a_while() {
 #[test]
 fn hostile_memory_is_survived() {
     each_seed(amount(300, 10_000), |seed| {
-        let mut world = World::new(1 + seed as usize % 12, 8, seed);
+        let mut world = World::new(1 + index(seed % 12), 8, seed);
         (0..30).for_each(|_| world.publish());
         let mut reader = world.reader();
         let memory = copy_of(&world);

@@ -68,7 +68,7 @@ fn receive(
 #[test]
 fn nothing_wrong_is_received_over_a_wire_and_nothing_is_missed() {
     each_seed(amount(100, 4000), |seed| {
-        let mut world = World::new(1 + seed as usize % 40, 1 + seed % 50, seed);
+        let mut world = World::new(1 + index(seed % 40), 1 + seed % 50, seed);
         (0..seed % 7 * 10).for_each(|_| world.publish());
         let (mut reader, mut wire) = (world.reader(), Wire::new(&world));
         let mut replica = Replica { granted: world.writer.last().get(), ..Replica::default() };
@@ -90,7 +90,7 @@ fn nothing_wrong_is_received_over_a_wire_and_nothing_is_missed() {
 #[test]
 fn a_snapshot_over_a_wire_is_of_one_commit() {
     each_seed(amount(400, 4000), |seed| {
-        let mut world = World::new(1 + seed as usize % 40, 1 + seed % 50, seed);
+        let mut world = World::new(1 + index(seed % 40), 1 + seed % 50, seed);
         (0..seed % 7 * 10).for_each(|_| world.publish());
         let (mut reader, mut wire) = (world.reader(), Wire::new(&world));
         let mut scan = SnapshotScan::new(&reader);
@@ -100,7 +100,7 @@ fn a_snapshot_over_a_wire_is_of_one_commit() {
             wire.post(scan.ranges(), &mut world.random.clone());
             wire.bring(&mut world, busy);
             if let Some(sequence) = scan.step(&mut reader, &wire.mirror) {
-                assert_eq!(table_of(&scan, &reader), world.history[sequence.get() as usize], "{sequence}");
+                assert_eq!(table_of(&scan, &reader), world.history[index(sequence.get())], "{sequence}");
                 break;
             }
             assert!(round < 200);

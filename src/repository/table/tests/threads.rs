@@ -5,17 +5,17 @@ use std::thread;
 use super::*;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
-const ACCOUNTS: u64 = 16;
+const ACCOUNTS: usize = 16;
 const TOTAL: u64 = 1_000_000;
 
 /// Every commit moves an amount between two accounts, so that only the values of one commit add up.
 #[test]
 fn a_snapshot_beside_a_writer_is_of_one_commit() {
-    let geometry = TableGeometry::new(ACCOUNTS as usize, 8, 8 + 1 + 8).unwrap();
+    let geometry = TableGeometry::new(ACCOUNTS, 8, 8 + 1 + 8).unwrap();
     let region = Arc::new(Region::allocate(geometry.region_len(), Protection::PeersRead).unwrap());
     let line = Geometry::from(geometry).static_header(Epoch::FIRST, TOPIC, 0);
     let mut writer = TableWriter::new(Arc::clone(&region), geometry, &line);
-    let mut balances = [0; ACCOUNTS as usize];
+    let mut balances = [0; ACCOUNTS];
     balances[0] = TOTAL;
     let put = |writer: &mut TableWriter, account: usize, balance: u64| {
         let room = writer.room();

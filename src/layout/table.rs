@@ -21,14 +21,14 @@
 //!
 //! slot
 //! 00  u64  stamp; 0 while the slot is written
-//! 08  u32  CRC-32 of the topic (u64), the epoch (u64), the cell (u64), the stamp, 10..30 and the entry
+//! 08  u32  CRC-32 of the topic (u64), the epoch (u64), the cell (u64), the stamp, and from 10 to the end of the padding
 //!     u32  zero
 //! 10  u32  length of the entry, bytes
 //! 14  u32  length of its key, bytes
 //! 18  u64  number: how often the key changed since it was added, this change included
 //! 20  u64  the sequence of the commit that added the key
 //! 28  u64  time of publishing, ns since the Unix epoch
-//! 30  entry, padded with zeros to 8 bytes: the key; 1 and the value, or 0 if the key was removed
+//! 30  entry, padded with zeros to 16 bytes: the key; 1 and the value, or 0 if the key was removed
 //! ```
 //!
 //! # Consistency
@@ -217,7 +217,13 @@ impl TableGeometry {
 /// Returns the bytes that a slot uses for an entry of this length.
 #[inline]
 pub(crate) fn slot_len(entry_len: usize) -> usize {
-    SLOT_RUN + HEADER_WORDS * WORD + entry_len.next_multiple_of(WORD)
+    SLOT_RUN + (HEADER_WORDS + entry_words(entry_len)) * WORD
+}
+
+/// Returns the words of an entry of this length, with its padding: registers of 16 bytes, without a rest for the checksum.
+#[inline]
+pub(crate) fn entry_words(entry_len: usize) -> usize {
+    2 * entry_len.div_ceil(2 * WORD)
 }
 
 /// The stamp of a slot, and the version of a cell.
@@ -244,6 +250,12 @@ impl Stamp {
     #[inline]
     pub(crate) fn sequence(self) -> Sequence {
         Sequence::new(self.0 >> SEQUENCE_SHIFT)
+    }
+
+    /// Returns a stamp that is not less than any of this commit or earlier ones.
+    #[inline]
+    pub(crate) fn last_of(sequence: Sequence) -> Self {
+        Self(sequence.get() << SEQUENCE_SHIFT | ((1 << SEQUENCE_SHIFT) - 1))
     }
 
     /// Returns the slot in its cell: 0 or 1.
@@ -318,11 +330,11 @@ impl EntryCheck {
         Self { seed: crc32(bytemuck::cast_slice(&[topic.get().to_le(), epoch.get().to_le()])) }
     }
 
-    /// Returns the checksum of a run: the cell, the stamp, the header and the entry, so many bytes long.
+    /// Returns the checksum of a run: the cell, the stamp, the header and the padded entry.
     #[inline]
-    pub(crate) fn of_run(self, run: &[u64], entry_len: usize) -> u32 {
+    pub(crate) fn of_run(self, run: &[u64]) -> u32 {
         let mut crc = Crc32::resume(self.seed);
-        crc.update(bytemuck::cast_slice(run).split_at(ENTRY_WORD * WORD + entry_len).0);
+        crc.update(bytemuck::cast_slice(run));
         crc.finish()
     }
 }
@@ -372,12 +384,12 @@ mod tests {
         assert_eq!(EntryHeader::parse(header.emit()), header);
         let stamp = Stamp::NONE.next(Sequence::new(7));
         assert_eq!(stamp.get(), 0x701);
-        let run = [9, stamp.get(), 0x2_0000_0005, 3, 4, 0x1122, u64::from_le_bytes(*b"ab\x01xy\0\0\0")];
+        let run = [9, stamp.get(), 0x2_0000_0005, 3, 4, 0x1122, u64::from_le_bytes(*b"ab\x01xy\0\0\0"), 0];
         let check = EntryCheck::new(TopicId::new(0x99), Epoch::new(0x55).unwrap());
-        let mut bytes: Vec<u8> =
-            [0x99, 0x55].iter().chain(&run[..6]).flat_map(|word: &u64| word.to_le_bytes()).collect();
-        bytes.extend(b"ab\x01xy");
-        assert_eq!(check.of_run(&run, 5), crc32(&bytes));
+        let bytes: Vec<u8> =
+            [0x99, 0x55].iter().chain(&run).flat_map(|word: &u64| word.to_le_bytes()).collect();
+        assert_eq!(check.of_run(&run), crc32(&bytes));
+        assert_eq!([0, 1, 16, 17].map(entry_words), [0, 2, 2, 4]);
     }
 
     #[test]

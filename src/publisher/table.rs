@@ -59,7 +59,7 @@ where
         K: Borrow<Q>,
     {
         let began_ns = self.output.realtime_ns();
-        self.stage_at(key, value, began_ns)?;
+        self.stage_at(key, value, (None, began_ns))?;
         self.commit_at(began_ns);
         Ok(self.newest())
     }
@@ -78,7 +78,25 @@ where
         V: 'v,
     {
         let began_ns = self.output.realtime_ns();
-        let staged = entries.into_iter().try_for_each(|(key, value)| self.stage_at(key, value, began_ns));
+        let mut entries = entries.into_iter();
+        let staged = loop {
+            // A few entries ahead, so that the memory that they change arrives from the caches meanwhile.
+            let mut ahead = [None; BATCH_AHEAD];
+            let count =
+                ahead.iter_mut().zip(entries.by_ref()).map(|(slot, entry)| *slot = Some(entry)).count();
+            let (ahead, _) = ahead.split_at(count);
+            let mut cells = [None; BATCH_AHEAD];
+            cells
+                .iter_mut()
+                .zip(ahead.iter().flatten())
+                .for_each(|(cell, (key, _))| *cell = self.expect(*key));
+            let mut entries = ahead.iter().flatten().zip(cells);
+            let staged =
+                entries.try_for_each(|((key, value), cell)| self.stage_at(*key, value, (cell, began_ns)));
+            if staged.is_err() || count < BATCH_AHEAD {
+                break staged;
+            }
+        };
         self.commit_at(began_ns);
         staged.map(|()| self.newest())
     }
@@ -112,7 +130,7 @@ where
         K: Borrow<Q>,
     {
         let now_ns = self.output.realtime_ns();
-        self.stage_at(key, value, now_ns)
+        self.stage_at(key, value, (None, now_ns))
     }
 
     /// Stages the removal of a key for the next commit. Returns whether the table has it.
@@ -168,14 +186,19 @@ where
     }
 
     #[inline]
-    fn stage_at<Q>(&mut self, key: &Q, value: &V, now_ns: u64) -> Result<(), PublishError>
+    fn stage_at<Q>(
+        &mut self,
+        key: &Q,
+        value: &V,
+        (expected, now_ns): (Option<usize>, u64),
+    ) -> Result<(), PublishError>
     where
         Q: Serialize + ?Sized,
         K: Borrow<Q>,
     {
         self.output.check_served()?;
         let Self { writer, output, parts, .. } = self;
-        let staged = stage(writer, output, now_ns, |room| {
+        let staged = stage(writer, output, (expected, now_ns), |room| {
             let [key_schema, value_schema] = parts.as_ref().ok_or(NO_ENTRIES)?;
             let key_len = encode(key, key_schema, room)?;
             let max = room.len();
@@ -183,6 +206,19 @@ where
             Ok((key_len, key_len + 1 + encode(value, value_schema, room)?))
         });
         staged.map_err(|error| self.output.failed(error))
+    }
+
+    /// Fetches the memory that a value of this key will change. Returns the key's cell.
+    #[inline]
+    fn expect<Q>(&mut self, key: &Q) -> Option<usize>
+    where
+        Q: Serialize + ?Sized,
+        K: Borrow<Q>,
+    {
+        let Self { writer, parts, .. } = self;
+        let [schema, _] = parts.as_ref()?;
+        let len = encode(key, schema, writer.room()).ok()?;
+        writer.expect(len)
     }
 
     fn remove_at<Q>(&mut self, key: &Q, now_ns: u64) -> Result<bool, PublishError>
@@ -214,7 +250,7 @@ impl<T: crate::payload::Payload> Publisher<TableTopic, T> {
     /// Publishes encoded bytes as the value of an encoded key.
     pub(crate) fn put_bytes(&mut self, key: &[u8], value: &[u8]) -> Result<Sequence, PublishError> {
         let now_ns = self.output.realtime_ns();
-        stage(&mut self.writer, &mut self.output, now_ns, |room| {
+        stage(&mut self.writer, &mut self.output, (None, now_ns), |room| {
             let max = room.len();
             let room = room.get_mut(..key.len() + 1 + value.len()).ok_or(EncodeError::TooLong { max })?;
             room[..key.len()].copy_from_slice(key);
@@ -226,6 +262,9 @@ impl<T: crate::payload::Payload> Publisher<TableTopic, T> {
     }
 }
 
+/// Entries of a batch whose memory is fetched before they are staged.
+const BATCH_AHEAD: usize = 16;
+
 /// The schema is not that of entries, which only a type other than those of this module's publishers causes.
 const NO_ENTRIES: EncodeError = EncodeError::TooLong { max: 0 };
 
@@ -234,11 +273,11 @@ const NO_ENTRIES: EncodeError = EncodeError::TooLong { max: 0 };
 fn stage(
     writer: &mut TableWriter,
     output: &mut Output<TableLanding>,
-    now_ns: u64,
+    (expected, now_ns): (Option<usize>, u64),
     fill: impl FnOnce(&mut [u8]) -> Result<(usize, usize), EncodeError>,
 ) -> Result<(), PublishError> {
     let (key_len, entry_len) = fill(writer.room())?;
-    writer.stage_filled(key_len, entry_len, now_ns).map_err(|unplaced| {
+    writer.stage_filled((key_len, entry_len), expected, now_ns).map_err(|unplaced| {
         let geometry = writer.geometry();
         match unplaced {
             Unplaced::KeyTooLong => PublishError::KeyTooLong { len: key_len, max: geometry.key_len_max() },

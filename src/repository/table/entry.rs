@@ -3,7 +3,7 @@ use crate::layout::WORD;
 use crate::layout::header::HOT_SEQUENCE;
 use crate::layout::table::{
     ABSENT, ENTRY_WORD, EntryCheck, EntryHeader, LEAD_WORDS, PRESENT, SLOT_CRC, SLOT_RUN, Stamp,
-    TableGeometry,
+    TableGeometry, entry_words,
 };
 use crate::memory::Region;
 use crate::repository::ReadFailure;
@@ -60,7 +60,7 @@ pub(super) enum Choice {
 impl EntryCopy {
     /// Creates room for one entry.
     pub(super) fn new(geometry: TableGeometry, check: EntryCheck) -> Self {
-        let words = ENTRY_WORD + geometry.payload_len_max().div_ceil(WORD);
+        let words = ENTRY_WORD + entry_words(geometry.payload_len_max());
         Self { geometry, check, run: vec![0; words].into() }
     }
 
@@ -133,7 +133,7 @@ impl EntryCopy {
         if len > self.geometry.payload_len_max() {
             return Err(EntryRejection::Wrong(self.impossible(stamp, len)));
         }
-        let (run, _) = self.run.split_at_mut(ENTRY_WORD + len.div_ceil(WORD));
+        let (run, _) = self.run.split_at_mut(ENTRY_WORD + entry_words(len));
         let (lead, rest) = run.split_at_mut(LEAD_WORDS);
         lead.copy_from_slice(&[cell as u64, stamp.get()]);
         memory.copy_out(slot + SLOT_RUN, rest);
@@ -150,7 +150,7 @@ impl EntryCopy {
     /// Checks the private copy: its lengths and its checksum.
     #[inline]
     fn verify(&self, stamp: Stamp, len: usize, found: u64) -> Result<Entry, EntryRejection> {
-        let (run, _) = self.run.split_at(ENTRY_WORD + len.div_ceil(WORD));
+        let (run, _) = self.run.split_at(ENTRY_WORD + entry_words(len));
         let (_, head) = run.split_at(LEAD_WORDS);
         let Some((head, _)) = head.split_first_chunk() else { return Err(EntryRejection::Torn) };
         let header = EntryHeader::parse(*head);
@@ -158,7 +158,7 @@ impl EntryCopy {
             if header.entry_len as usize != len {
                 return Err(EntryRejection::Torn);
             }
-            let expected = self.check.of_run(run, len);
+            let expected = self.check.of_run(run);
             if found != u64::from(expected) {
                 let (found, _) = crate::layout::halves(found);
                 let sequence = stamp.sequence();

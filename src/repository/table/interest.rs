@@ -1,4 +1,5 @@
 use std::fmt;
+use std::ops::Range;
 
 /// Decides by an encoded key.
 type Predicate = Box<dyn Fn(&[u8]) -> bool + Send>;
@@ -57,6 +58,13 @@ impl CellSet {
     #[inline]
     pub(super) fn has(&self, cell: usize) -> bool {
         self.words.get(cell / 64).is_some_and(|word| word >> (cell % 64) & 1 == 1)
+    }
+
+    /// Returns how many cells of a page are in the set.
+    #[inline]
+    pub(super) fn count(&self, page: Range<usize>) -> usize {
+        let words = self.words.get(page.start / 64..page.end.div_ceil(64)).unwrap_or_default();
+        words.iter().map(|word| word.count_ones() as usize).sum()
     }
 
     /// Returns the first cell of the set at or after this one, and before `end`.

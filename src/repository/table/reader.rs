@@ -20,6 +20,8 @@ use crate::memory::Region;
 use crate::repository::reader::NOTHING;
 use crate::repository::{Fetch, Finding, ReadFailure, Reader, SubscriberStats, Taken, WriteOrder};
 
+/// From this many wanted cells of a page on, the versions of the page are copied at once.
+const COPIED_MIN: usize = PAGE_CELLS / 8;
 /// Passes over a mapped table in one call.
 const PASSES_PER_CALL_MAX: u32 = 4;
 
@@ -45,6 +47,8 @@ pub(crate) struct TableReader {
     /// All keys that commits up to this one added or removed are known.
     keys_done: Sequence,
     pass: Option<Pass>,
+    /// The versions of a page of the pass.
+    versions: Box<[u64]>,
     /// The last call left something to read.
     has_more: bool,
     /// Keys that were removed or replaced, to be reported.
@@ -65,6 +69,8 @@ struct KnownCell {
     version: Stamp,
     /// Its key's number when it was last reported; 0 for never since it was added.
     number: u64,
+    /// It has the key that was last read from it.
+    has_key: bool,
     /// A value of its key was reported, and no removal since.
     is_reported: bool,
     /// The commit that added its key.
@@ -88,9 +94,21 @@ struct Audit {
 struct Pass {
     /// The next cell.
     cell: usize,
-    /// The end of the current page, and whether all its cells are read: keys in it have changed.
-    page: Option<(usize, bool)>,
+    /// The current page.
+    page: Option<PassPage>,
     end: PassEnd,
+}
+
+/// A page of a pass.
+#[derive(Clone, Copy, Debug)]
+struct PassPage {
+    /// Its first cell, and the end of its cells.
+    first: usize,
+    end: usize,
+    /// Keys in it have changed: all its cells are read.
+    is_whole: bool,
+    /// Its versions were copied to private memory.
+    is_copied: bool,
 }
 
 /// More on the last entry taken.
@@ -123,6 +141,7 @@ impl TableReader {
             floor: Sequence::NONE,
             keys_done: Sequence::NONE,
             pass: None,
+            versions: vec![0; PAGE_CELLS.min(capacity)].into(),
             has_more: false,
             removed: VecDeque::new(),
             suspects: BTreeSet::new(),
@@ -205,45 +224,79 @@ impl TableReader {
 
     /// Returns the next cell of a pass that may have changed.
     #[inline]
-    fn next_cell(&self, memory: &Region, pass: &mut Pass) -> Option<usize> {
+    fn next_cell(&mut self, memory: &Region, pass: &mut Pass) -> Option<usize> {
         loop {
-            let Some((end, is_whole)) = pass.page else {
+            let Some(page) = pass.page else {
                 self.next_page(memory, pass)?;
                 continue;
             };
-            while pass.cell < end {
-                let cell = if is_whole { pass.cell } else { self.wanted.next(pass.cell, end).unwrap_or(end) };
+            let next = if page.is_copied {
+                self.next_copied(&page, pass.cell)
+            } else {
+                self.next_wanted(memory, &page, pass.cell)
+            };
+            if let Some(cell) = next {
                 pass.cell = cell + 1;
-                if cell < end && self.has_changed(memory, cell) {
-                    return Some(cell);
-                }
+                return Some(cell);
             }
-            (pass.cell, pass.page) = (end, None);
+            (pass.cell, pass.page) = (page.end, None);
         }
     }
 
     /// Enters the next page that has changed. `None` if there is none.
     #[inline]
-    fn next_page(&self, memory: &Region, pass: &mut Pass) -> Option<()> {
-        let first = pass.cell.div_ceil(PAGE_CELLS);
-        for page in first..self.geometry.page_count() {
+    fn next_page(&mut self, memory: &Region, pass: &mut Pass) -> Option<()> {
+        let next = pass.cell.div_ceil(PAGE_CELLS);
+        for page in next..self.geometry.page_count() {
             let words = self.geometry.page_offset(page);
             // Acquire: pairs with the Release store of the hot line, or with the write after it in a landing region.
             if Sequence::new(memory.load_acquire(words)) > self.floor {
                 let cells = self.geometry.cells_of(page);
+                let (first, end) = (cells.start, cells.end);
                 let is_whole = Sequence::new(memory.load(words + WORD)) > self.keys_done;
-                (pass.cell, pass.page) = (cells.start, Some((cells.end, is_whole)));
+                let is_copied = is_whole || self.wanted.count(cells.clone()) > COPIED_MIN;
+                if is_copied {
+                    let versions = self.versions.split_at_mut(cells.len().min(self.versions.len())).0;
+                    memory.copy_out(self.geometry.version_offset(first), versions);
+                }
+                (pass.cell, pass.page) = (first, Some(PassPage { first, end, is_whole, is_copied }));
                 return Some(());
             }
         }
         None
     }
 
-    /// Whether a cell has another version than the one known.
+    /// Returns the next changed cell by the copied versions.
     #[inline]
-    fn has_changed(&self, memory: &Region, cell: usize) -> bool {
-        let version = Stamp::new(memory.load(self.geometry.version_offset(cell)));
-        version.sequence() > self.floor && self.cells.get(cell).is_some_and(|known| known.version != version)
+    fn next_copied(&self, page: &PassPage, from: usize) -> Option<usize> {
+        let floor = Stamp::last_of(self.floor).get();
+        let mut from = from;
+        loop {
+            let versions = self.versions.get(from - page.first..page.end - page.first)?;
+            let cell = from + versions.iter().position(|version| *version > floor)?;
+            let version = self.versions.get(cell - page.first).copied().unwrap_or(0);
+            let is_read = page.is_whole || self.wanted.has(cell);
+            if is_read && self.cells.get(cell).is_some_and(|known| known.version.get() != version) {
+                return Some(cell);
+            }
+            from = cell + 1;
+        }
+    }
+
+    /// Returns the next changed cell of those that are wanted.
+    #[inline]
+    fn next_wanted(&self, memory: &Region, page: &PassPage, from: usize) -> Option<usize> {
+        let mut from = from;
+        loop {
+            let cell = self.wanted.next(from, page.end)?;
+            let version = Stamp::new(memory.load(self.geometry.version_offset(cell)));
+            if version.sequence() > self.floor
+                && self.cells.get(cell).is_some_and(|known| known.version != version)
+            {
+                return Some(cell);
+            }
+            from = cell + 1;
+        }
     }
 
     /// Plans to compare the versions of a page, with one in some fetches of the hot line.

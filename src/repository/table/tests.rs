@@ -75,7 +75,7 @@ impl World {
         let value: Vec<u8> = (0..len).map(|_| self.random.next().to_le_bytes()[0]).collect();
         let room = self.writer.room();
         room[key.len() + 1..][..len].copy_from_slice(&value);
-        let staged = self.writer.stage_filled(key.len(), key.len() + 1 + len, next);
+        let staged = self.writer.stage_filled((key.len(), key.len() + 1 + len), None, next);
         if staged == Err(Unplaced::Full) {
             assert!(!self.model.contains_key(&key));
             return;
@@ -315,7 +315,7 @@ fn keys_have_the_declared_capacity_and_length() {
     let mut world = World::new(2, 1, 1);
     let mut put = |key: &[u8]| {
         world.writer.room()[..key.len()].copy_from_slice(key);
-        world.writer.stage_filled(key.len(), key.len() + 1, 0)
+        world.writer.stage_filled((key.len(), key.len() + 1), None, 0)
     };
     assert_eq!(put(&[1; KEY_LEN_MAX + 1]), Err(Unplaced::KeyTooLong));
     assert_eq!([put(b"a"), put(b""), put(b"a")], [Ok(()); 3]);
@@ -328,7 +328,7 @@ fn keys_have_the_declared_capacity_and_length() {
     assert!(remove(&mut world.writer, b"a") && !remove(&mut world.writer, b"a"));
     let put = |writer: &mut TableWriter| {
         writer.room()[0] = b'b';
-        writer.stage_filled(1, 1 + 1, 0)
+        writer.stage_filled((1, 1 + 1), None, 0)
     };
     assert_eq!(put(&mut world.writer), Err(Unplaced::Full), "the cell is free after the commit");
     world.writer.commit(2);

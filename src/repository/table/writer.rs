@@ -7,11 +7,14 @@ use crate::layout::WORD;
 use crate::layout::header::{HOT_EPOCH, HOT_PUBLISHED, HOT_SEQUENCE, STATIC_OFFSET, StaticHeader};
 use crate::layout::table::{
     ABSENT, ENTRY_WORD, EntryCheck, EntryHeader, HOT_KEYS, LEAD_WORDS, PAGE_CELLS, PRESENT, SLOT_CRC,
-    SLOT_RUN, Stamp, TableGeometry, slot_len,
+    SLOT_RUN, Stamp, TableGeometry, entry_words, slot_len,
 };
-use crate::memory::Region;
+use crate::memory::{Region, set_quad};
 use crate::repository::Writer;
 use crate::sync::atomic::{Ordering, fence};
+
+/// Bytes of a slot to prefetch for writing.
+const EXPECTED_LEN: usize = 512;
 
 /// The only writer of a table repository. Putting does not allocate, block or make system calls.
 ///
@@ -84,7 +87,7 @@ impl Writer for TableWriter {
             removed: Vec::with_capacity(capacity),
             free: VecDeque::with_capacity(capacity),
             unused: 0,
-            scratch: vec![0; ENTRY_WORD + geometry.payload_len_max().div_ceil(WORD)].into(),
+            scratch: vec![0; ENTRY_WORD + entry_words(geometry.payload_len_max())].into(),
         }
     }
 
@@ -121,7 +124,19 @@ impl TableWriter {
         self.directory.find(key).is_some()
     }
 
-    /// Stages the entry in [`Self::room`]: a key of `key_len` bytes, one byte that is overwritten, and a value, together
+    /// Prepares to stage an entry of the key in the first `key_len` bytes of [`Self::room`]: fetches what that will write. Returns the
+    /// key's cell.
+    #[inline]
+    pub(crate) fn expect(&self, key_len: usize) -> Option<usize> {
+        let cell = self.directory.find(self.held().get(..key_len)?)?;
+        let Cell { stamp, .. } = self.cells.get(cell)?;
+        let slot = self.geometry.slot_offset(cell, stamp.other());
+        self.region.expect_writes(slot, EXPECTED_LEN.min(slot_len(self.geometry.payload_len_max())));
+        self.region.expect_writes(self.geometry.version_offset(cell), WORD);
+        Some(cell)
+    }
+
+    /// Stages the entry in [`Self::room`], whose key's cell is probably `expected`: a key of `key_len` bytes, one byte that is overwritten, and a value, together
     /// `entry_len` bytes. Leaves everything as it was if the key has no cell.
     ///
     /// # Panics
@@ -130,8 +145,8 @@ impl TableWriter {
     #[inline]
     pub(crate) fn stage_filled(
         &mut self,
-        key_len: usize,
-        entry_len: usize,
+        (key_len, entry_len): (usize, usize),
+        expected: Option<usize>,
         now_ns: u64,
     ) -> Result<(), Unplaced> {
         let entry: &mut [u8] = bytemuck::cast_slice_mut(self.scratch.split_at_mut(ENTRY_WORD).1);
@@ -142,7 +157,10 @@ impl TableWriter {
         if key_len > self.geometry.key_len_max() {
             return Err(Unplaced::KeyTooLong);
         }
-        let found = self.directory.find(key);
+        let Self { directory, cells, .. } = self;
+        let has_key = |cell: &Cell| cell.added != Sequence::NONE;
+        let is_key = |cell: &usize| directory.key(*cell) == key && cells.get(*cell).is_some_and(has_key);
+        let found = expected.filter(is_key).or_else(|| directory.find(key));
         let cell = match found {
             Some(cell) => cell,
             None => self.place(key_len)?,
@@ -234,16 +252,20 @@ impl TableWriter {
         };
         let stamp = *stamp;
 
-        let words = ENTRY_WORD + entry_len.div_ceil(WORD);
+        let words = ENTRY_WORD + entry_words(entry_len);
         let (run, _) = self.scratch.split_at_mut(words);
         let Some((head, entry)) = run.split_first_chunk_mut::<ENTRY_WORD>() else {
             unreachable!("a run has a header")
         };
         let [lens, number, added, published_ns] = header.emit();
-        *head = [cell as u64, stamp.get(), lens, number, added, published_ns];
+        let Some((first, rest)) = head.split_first_chunk_mut() else {
+            unreachable!("a run begins with four words")
+        };
+        set_quad(first, [cell as u64, stamp.get(), lens, number]);
+        rest.copy_from_slice(&[added, published_ns]);
         let entry: &mut [u8] = bytemuck::cast_slice_mut(entry);
         entry.iter_mut().skip(entry_len).for_each(|padding| *padding = 0);
-        let crc = self.check.of_run(run, entry_len);
+        let crc = self.check.of_run(run);
 
         let slot = self.geometry.slot_offset(cell, stamp);
         // Release: a reader that sees the slot without a stamp, or a word of the new entry, also sees the version that names the

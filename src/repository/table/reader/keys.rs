@@ -28,7 +28,8 @@ impl TableReader {
             if is_wanted != self.wanted.has(cell)
                 && let Some(known) = self.cells.get_mut(cell)
             {
-                *known = KnownCell { added: known.added, ..KnownCell::default() };
+                let KnownCell { added, has_key, .. } = *known;
+                *known = KnownCell { added, has_key, ..KnownCell::default() };
             }
             self.wanted.set(cell, is_wanted);
         }
@@ -56,48 +57,55 @@ impl TableReader {
 
     /// Records the key of the entry taken from this cell. Returns whether the cell is that of the key; otherwise the key has moved to
     /// another one.
+    #[inline]
     pub(super) fn learn(&mut self, cell: usize, entry: &Entry) -> bool {
+        // A commit gives a cell to one key only.
+        let is_known = |known: &KnownCell| known.has_key && known.added == entry.header.added;
+        self.cells.get(cell).is_some_and(is_known) || self.learn_new(cell, entry)
+    }
+
+    /// Does the same for a key that the cell did not have.
+    #[cold]
+    fn learn_new(&mut self, cell: usize, entry: &Entry) -> bool {
         let key = self.copy.key(entry);
         let Some(known) = self.cells.get_mut(cell) else { return false };
-        let holds = self.directory.has(cell);
-        if holds && known.added == entry.header.added && self.directory.key(cell) == key {
-            return true;
-        }
-        if holds && self.directory.key(cell) != key {
-            if known.is_reported && self.wanted.has(cell) {
-                let meta = Meta {
-                    sequence: entry.stamp.sequence(),
-                    epoch: self.epoch,
-                    published_ns: entry.header.published_ns,
-                };
+        let held = std::mem::take(&mut known.has_key);
+        if held && self.directory.key(cell) != key {
+            if std::mem::take(&mut known.is_reported) && self.wanted.has(cell) {
+                let (sequence, published_ns) = (entry.stamp.sequence(), entry.header.published_ns);
+                let meta = Meta { sequence, epoch: self.epoch, published_ns };
                 let key = self.directory.key(cell).into();
                 self.removed.push_back(RemovedKey { key, number: known.number, meta });
             }
-            known.is_reported = false;
             self.directory.remove(cell);
         }
         (known.number, known.added) = (0, entry.header.added);
         self.wanted.set(cell, true);
         if let Some(other) = self.directory.find(key).filter(|other| *other != cell) {
             let other_added = self.cells.get(other).map(|known| known.added);
-            if other_added > Some(entry.header.added) {
+            if other_added > Some(entry.header.added) || !entry.is_present {
                 return false;
             }
-            if !entry.is_present {
-                return false;
-            }
-            // It was removed from that cell, and added to this one.
-            let moved = self.cells.get_mut(other).is_some_and(|other| std::mem::take(&mut other.is_reported));
-            self.cells.get_mut(cell).into_iter().for_each(|known| known.is_reported = moved);
-            self.directory.remove(other);
-            self.wanted.set(other, true);
+            self.move_from(other, cell);
         }
-        if !entry.is_present && !holds {
+        if !entry.is_present && !held {
             return false;
         }
-        self.directory.insert(cell, key);
-        self.wanted.set(cell, self.interest.includes(key));
+        self.directory.insert(cell, self.copy.key(entry));
+        self.cells.get_mut(cell).into_iter().for_each(|known| known.has_key = true);
+        self.wanted.set(cell, self.interest.includes(self.copy.key(entry)));
         true
+    }
+
+    /// Takes the key of a cell away, because it was removed from there and added to another one.
+    fn move_from(&mut self, other: usize, cell: usize) {
+        let left = self.cells.get_mut(other).map(|other| {
+            other.has_key = false;
+            std::mem::take(&mut other.is_reported)
+        });
+        self.cells.get_mut(cell).into_iter().for_each(|known| known.is_reported = left == Some(true));
+        self.directory.remove(other);
+        self.wanted.set(other, true);
     }
 
     /// Takes the next removed key that is to be reported.

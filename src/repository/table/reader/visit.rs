@@ -77,7 +77,7 @@ impl TableReader {
         if is_own && !is_present {
             self.directory.remove(cell);
             self.wanted.set(cell, true);
-            known.number = 0;
+            (known.number, known.has_key) = (0, false);
         }
         // A key that came and went unnoticed is not reported.
         if !is_wanted || !(is_present || was_reported) {

@@ -23,7 +23,7 @@ fn a_damaged_entry_is_reported_once_and_suspect_until_it_changes() {
     let geometry = world.writer.geometry();
     let put = |world: &mut World| {
         world.writer.room()[..key.len()].copy_from_slice(&key);
-        world.writer.stage_filled(key.len(), key.len() + 9, 1).unwrap();
+        world.writer.stage_filled((key.len(), key.len() + 9), None, 1).unwrap();
         world.writer.commit(1);
     };
     put(&mut world);

@@ -127,7 +127,7 @@ fn what_is_fetched_follows_what_changed() {
     let put = |world: &mut World, key: u64| {
         let room = world.writer.room();
         room[..8].copy_from_slice(&key.to_le_bytes());
-        world.writer.stage_filled(8, 8 + 1 + 64, 1).unwrap();
+        world.writer.stage_filled((8, 8 + 1 + 64), None, 1).unwrap();
     };
     (0..KEYS).for_each(|key| put(&mut world, key));
     world.writer.commit(1);

@@ -21,7 +21,7 @@ fn a_snapshot_beside_a_writer_is_of_one_commit() {
         let room = writer.room();
         room[..8].copy_from_slice(&(account as u64).to_le_bytes());
         room[9..17].copy_from_slice(&balance.to_le_bytes());
-        writer.stage_filled(8, 17, 0).unwrap();
+        writer.stage_filled((8, 17), None, 0).unwrap();
     };
     (0..balances.len()).for_each(|account| put(&mut writer, account, balances[account]));
     writer.commit(0);

@@ -13,7 +13,7 @@ use crate::layout::table::TableGeometry;
 use crate::limits;
 use crate::payload::{EncodeError, Schema, encode};
 use crate::repository::Writer as _;
-use crate::repository::table::{TableTopic, TableWriter, Unplaced};
+use crate::repository::table::{TableCommit, TableTopic, TableWriter, Unplaced};
 
 /// Publishes the newest value of each key of a table topic.
 ///
@@ -197,8 +197,8 @@ where
         K: Borrow<Q>,
     {
         self.output.check_served()?;
-        let Self { writer, output, parts, .. } = self;
-        let staged = stage(writer, output, (expected, now_ns), |room| {
+        let Self { writer, parts, .. } = self;
+        let staged = stage(writer, (expected, now_ns), |room| {
             let [key_schema, value_schema] = parts.as_ref().ok_or(NO_ENTRIES)?;
             let key_len = encode(key, key_schema, room)?;
             let max = room.len();
@@ -216,7 +216,7 @@ where
         K: Borrow<Q>,
     {
         let Self { writer, parts, .. } = self;
-        let [schema, _] = parts.as_ref()?;
+        let [schema, _] = parts.as_ref().filter(|_| writer.is_large())?;
         let len = encode(key, schema, writer.room()).ok()?;
         writer.expect(len)
     }
@@ -250,7 +250,7 @@ impl<T: crate::payload::Payload> Publisher<TableTopic, T> {
     /// Publishes encoded bytes as the value of an encoded key.
     pub(crate) fn put_bytes(&mut self, key: &[u8], value: &[u8]) -> Result<Sequence, PublishError> {
         let now_ns = self.output.realtime_ns();
-        stage(&mut self.writer, &mut self.output, (None, now_ns), |room| {
+        stage(&mut self.writer, (None, now_ns), |room| {
             let max = room.len();
             let room = room.get_mut(..key.len() + 1 + value.len()).ok_or(EncodeError::TooLong { max })?;
             room[..key.len()].copy_from_slice(key);
@@ -272,7 +272,6 @@ const NO_ENTRIES: EncodeError = EncodeError::TooLong { max: 0 };
 #[inline]
 fn stage(
     writer: &mut TableWriter,
-    output: &mut Output<TableLanding>,
     (expected, now_ns): (Option<usize>, u64),
     fill: impl FnOnce(&mut [u8]) -> Result<(usize, usize), EncodeError>,
 ) -> Result<(), PublishError> {
@@ -283,16 +282,15 @@ fn stage(
             Unplaced::KeyTooLong => PublishError::KeyTooLong { len: key_len, max: geometry.key_len_max() },
             Unplaced::Full => PublishError::Full { capacity: geometry.capacity() },
         }
-    })?;
-    output.add_bytes(entry_len);
-    Ok(())
+    })
 }
 
 /// Commits what is staged.
 #[inline]
 fn commit(writer: &mut TableWriter, output: &mut Output<TableLanding>, began_ns: u64) {
     let Some(committed) = writer.commit(began_ns) else { return };
-    let (sequence, published_ns) = (committed.sequence, committed.published_ns);
+    let TableCommit { sequence, published_ns, len, .. } = committed;
+    output.add_bytes(usize::try_from(len).unwrap_or(usize::MAX));
     output.deliver(&committed, || News { sequence, position: 0, published_ns, inline: None });
     output.measure(sequence, began_ns);
 }

@@ -57,7 +57,8 @@ pub struct Change<K, V> {
     pub key: K,
     /// Its newest value; `None` if it was removed.
     pub value: Option<V>,
-    /// Where and when it was published: the commit of the value.
+    /// Where and when it was published: the commit of the value. If a removal was noticed only by another key in its place, the
+    /// sequence is the first at which it may have happened, and the time the last.
     pub meta: Meta,
     /// How often the key has changed since it was added, this change included: its own sequence.
     pub number: u64,

@@ -1,5 +1,5 @@
 use std::fmt;
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, Hasher};
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
@@ -39,7 +39,7 @@ impl Directory {
     /// Returns the cell of this key.
     #[inline]
     pub(super) fn find(&self, key: &[u8]) -> Option<usize> {
-        let hash = self.hasher.hash_one(key);
+        let hash = hash_of(&self.hasher, key);
         self.cells.find(hash, |cell| self.key(*cell as usize) == key).map(|cell| *cell as usize)
     }
 
@@ -73,18 +73,25 @@ impl Directory {
         room.copy_from_slice(key);
         *len = key_len.to_le_bytes();
         let Self { keys, stride, cells, hasher } = self;
-        let hash_of = |cell: &u32| hasher.hash_one(key_at(keys, *stride, *cell as usize));
+        let of_cell = |cell: &u32| hash_of(hasher, key_at(keys, *stride, *cell as usize));
         // A capacity has 24 bits.
-        cells.insert_unique(hasher.hash_one(key), u32::try_from(cell).unwrap_or(u32::MAX), hash_of);
+        cells.insert_unique(hash_of(hasher, key), u32::try_from(cell).unwrap_or(u32::MAX), of_cell);
     }
 
     /// Takes the key of this cell away.
     pub(super) fn remove(&mut self, cell: usize) {
-        let hash = self.hasher.hash_one(self.key(cell));
+        let hash = hash_of(&self.hasher, self.key(cell));
         if let Ok(found) = self.cells.find_entry(hash, |found| *found as usize == cell) {
             found.remove();
         }
     }
+}
+
+#[inline]
+fn hash_of(hasher: &DefaultHashBuilder, key: &[u8]) -> u64 {
+    let mut hasher = hasher.build_hasher();
+    hasher.write(key);
+    hasher.finish()
 }
 
 #[inline]

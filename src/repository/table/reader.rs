@@ -6,13 +6,11 @@ use std::collections::{BTreeSet, VecDeque};
 
 pub(crate) use self::lookup::Looked;
 
-use self::keys::RemovedKey;
-use self::visit::Suspicion;
 use super::directory::Directory;
 use super::entry::{EntryCopy, committed};
 use super::interest::{CellSet, Interest};
 use super::scan::{Goal, Left, PassEnd, Scan, Scanned};
-use crate::id::{Epoch, Kind, Sequence, TopicId};
+use crate::id::{Epoch, Kind, Meta, Sequence, TopicId};
 use crate::layout::table::{EntryCheck, PAGE_CELLS, Stamp, TableGeometry};
 use crate::layout::{ByteRange, Geometry, WORD};
 use crate::limits;
@@ -109,6 +107,26 @@ struct PassPage {
     is_whole: bool,
     /// Its versions were copied to private memory.
     is_copied: bool,
+}
+
+/// A removed key, to be reported.
+#[derive(Debug)]
+struct RemovedKey {
+    key: Box<[u8]>,
+    /// Its number when it was last reported.
+    number: u64,
+    /// The earliest commit that may have removed it, and when the entry was published that showed it: the time of the removal is
+    /// not later.
+    meta: Meta,
+}
+
+/// An entry that was rejected though its cell has not changed.
+#[derive(Clone, Copy, Debug)]
+struct Suspicion {
+    cell: usize,
+    version: Stamp,
+    /// When it was first rejected, ns of the caller's clock.
+    since_ns: u64,
 }
 
 /// More on the last entry taken.

@@ -13,6 +13,8 @@ use crate::memory::{Region, set_quad};
 use crate::repository::Writer;
 use crate::sync::atomic::{Ordering, fence};
 
+/// Tables of fewer bytes are likely to be in the cache of the writer's processor.
+const EXPECTED_FROM: usize = 1 << 20;
 /// Bytes of a slot to prefetch for writing.
 const EXPECTED_LEN: usize = 512;
 
@@ -29,6 +31,8 @@ pub(crate) struct TableWriter {
     cells: Box<[Cell]>,
     /// The cells that the next commit changes.
     staged: Vec<u32>,
+    /// Bytes of the staged entries.
+    staged_len: u64,
     /// Of those, the ones whose key was removed.
     removed: Vec<u32>,
     /// Cells without keys, to be reused in this order.
@@ -57,6 +61,8 @@ pub(crate) struct TableCommit {
     pub(crate) published_ns: u64,
     /// The changed cell, if it is the only one.
     pub(crate) cell: Option<usize>,
+    /// Bytes of the staged entries.
+    pub(crate) len: u64,
 }
 
 /// Why a key has no cell.
@@ -84,6 +90,7 @@ impl Writer for TableWriter {
             directory: Directory::new(capacity, geometry.key_len_max()),
             cells: vec![Cell::default(); capacity].into(),
             staged: Vec::with_capacity(capacity),
+            staged_len: 0,
             removed: Vec::with_capacity(capacity),
             free: VecDeque::with_capacity(capacity),
             unused: 0,
@@ -122,6 +129,12 @@ impl TableWriter {
     /// Returns whether it has this key.
     pub(crate) fn has(&self, key: &[u8]) -> bool {
         self.directory.find(key).is_some()
+    }
+
+    /// Returns whether [`Self::expect`] is worth its cost.
+    #[inline]
+    pub(crate) fn is_large(&self) -> bool {
+        self.geometry.region_len() >= EXPECTED_FROM
     }
 
     /// Prepares to stage an entry of the key in the first `key_len` bytes of [`Self::room`]: fetches what that will write. Returns the
@@ -208,8 +221,9 @@ impl TableWriter {
         // hot line in readers.
         self.region.store_release(HOT_SEQUENCE, sequence.get());
         self.last = sequence;
+        let len = std::mem::take(&mut self.staged_len);
         self.free.extend(self.removed.drain(..));
-        Some(TableCommit { sequence, published_ns: now_ns, cell })
+        Some(TableCommit { sequence, published_ns: now_ns, cell, len })
     }
 
     /// Gives a cell to the key in the first bytes of the room.
@@ -237,10 +251,12 @@ impl TableWriter {
         let sequence = self.last.next();
         let Some(Cell { stamp, number, added }) = self.cells.get_mut(cell) else { return };
         if stamp.sequence() != sequence {
-            self.staged.extend(u32::try_from(cell));
+            // A capacity has 24 bits.
+            self.staged.push(u32::try_from(cell).unwrap_or(u32::MAX));
         }
         *stamp = stamp.next(sequence);
         *number += 1;
+        self.staged_len += entry_len as u64;
         let len = |len| u32::try_from(len).unwrap_or(u32::MAX);
         let (entry_len_word, key_len) = (len(entry_len), len(key_len));
         let header = EntryHeader {

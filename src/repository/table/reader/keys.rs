@@ -1,21 +1,11 @@
 //! The keys of a table: which cell each has, which are wanted, and which were removed.
 
-use super::{ChangedKey, KnownCell, TableReader};
+use super::{ChangedKey, KnownCell, RemovedKey, TableReader};
 use crate::id::{Meta, Sequence};
 use crate::layout::table::ENTRY_WORD;
 use crate::repository::Taken;
 use crate::repository::table::Interest;
 use crate::repository::table::entry::Entry;
-
-/// A removed key, to be reported.
-#[derive(Debug)]
-pub(super) struct RemovedKey {
-    key: Box<[u8]>,
-    /// Its number when it was last reported.
-    number: u64,
-    /// A commit that found its cell given to another key: the removal is not later.
-    meta: Meta,
-}
 
 impl TableReader {
     /// Wants these keys from now on. Keys that were not wanted before are reported with their next change or, if they have a
@@ -72,7 +62,7 @@ impl TableReader {
         let held = std::mem::take(&mut known.has_key);
         if held && self.directory.key(cell) != key {
             if std::mem::take(&mut known.is_reported) && self.wanted.has(cell) {
-                let (sequence, published_ns) = (entry.stamp.sequence(), entry.header.published_ns);
+                let (sequence, published_ns) = (known.version.sequence().next(), entry.header.published_ns);
                 let meta = Meta { sequence, epoch: self.epoch, published_ns };
                 let key = self.directory.key(cell).into();
                 self.removed.push_back(RemovedKey { key, number: known.number, meta });

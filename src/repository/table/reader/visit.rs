@@ -1,6 +1,6 @@
 //! Reading one cell.
 
-use super::{ChangedKey, TableReader};
+use super::{ChangedKey, Suspicion, TableReader};
 use crate::id::Meta;
 use crate::layout::table::{ENTRY_WORD, Stamp};
 use crate::limits;
@@ -8,15 +8,6 @@ use crate::memory::Region;
 use crate::repository::table::entry::{Choice, Entry, EntryRejection, committed};
 use crate::repository::table::scan::Left;
 use crate::repository::{ReadFailure, Taken};
-
-/// An entry that was rejected though its cell has not changed.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Suspicion {
-    cell: usize,
-    version: Stamp,
-    /// When it was first rejected, ns of the caller's clock.
-    since_ns: u64,
-}
 
 impl TableReader {
     /// Takes the newest committed entry of a cell, if it is new and its key is wanted. Leaves a cell that keeps changing to the next

@@ -23,7 +23,7 @@ fn cell<'a>(page: &'a str, about: &str) -> &'a str {
 fn with_commas(number: u64) -> String {
     match number {
         0..1000 => number.to_string(),
-        _ => format!("{},{:03}", number / 1000, number % 1000),
+        _ => format!("{},{:03}", with_commas(number / 1000), number % 1000),
     }
 }
 
@@ -86,6 +86,10 @@ fn the_protocol_page_states_the_limits_that_hold() {
         (
             "payload; region",
             format!("{}; {}", gibibytes(limits::PAYLOAD_LEN_MAX), gibibytes(limits::REGION_LEN_MAX)),
+        ),
+        (
+            "keys of a table",
+            format!("{}; {} bytes", number(limits::TABLE_CAPACITY_MAX), number(limits::KEY_LEN_MAX)),
         ),
         ("ticket", bytes(limits::CHANNEL_TICKET_LEN_MAX)),
         ("receivers", number(limits::UNICAST_RECEIVERS_MAX)),

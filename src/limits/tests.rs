@@ -45,6 +45,17 @@ fn the_layouts_page_states_the_length_of_a_notice() {
     assert!(unwrapped(notices).contains(&len), "no {len:?}");
 }
 
+#[test]
+fn the_layouts_page_states_the_bounds_of_a_table() {
+    let (_, header) = LAYOUTS.split_once("## Static header").expect("the section");
+    let (header, _) = header.split_once("## Hot line").expect("the next one");
+    let capacity = with_commas(limits::TABLE_CAPACITY_MAX as u64);
+    let key_len = with_commas(limits::KEY_LEN_MAX as u64);
+    for bound in [format!("cell count of a table, 1 to {capacity};"), format!("up to {key_len} bytes")] {
+        assert!(header.contains(&bound), "no {bound:?}");
+    }
+}
+
 #[cfg(feature = "verbs")]
 #[test]
 fn the_pages_state_the_deadlines_of_rdma_that_hold() {

@@ -1,9 +1,9 @@
 //! Publish/subscribe over one-sided memory access.
 //!
-//! A publisher keeps the newest value of a topic, or the records of a log as far back as its ring reaches, in a memory region.
-//! Subscribers copy them out and check the copy (pull), or expose a landing region that the publisher writes after each publish
-//! (push). Neither ever waits for the other. Bytes move through shared memory between processes of one host, and by RDMA, also
-//! between hosts, with the feature `verbs`.
+//! A publisher keeps the newest value of a topic, the newest value of each key of a table, or the records of a log as far back as
+//! its ring reaches, in a memory region. Subscribers copy them out and check the copy (pull), or expose a landing region that the
+//! publisher writes after each publish (push). Neither ever waits for the other. Bytes move through shared memory between processes
+//! of one host, and by RDMA, also between hosts, with the feature `verbs`.
 //!
 //! # From the top down
 //!
@@ -14,6 +14,8 @@
 //!   ([`SubscriberStats`]).
 //! - [`LogPublisher`] publishes the records of a log, one by one or many with one commit. [`LogSubscriber`] receives each record
 //!   in order, from a [`LogStart`] on, and reports exactly which ones it missed. Its [`Samples`] are an iterator.
+//! - [`TablePublisher`] publishes the newest value of each key, one by one or many with one commit. [`TableSubscriber`] receives the
+//!   keys that changed ([`Changes`]), of all or of those it asked for, and reads one key, or a [`Snapshot`] of one commit.
 //! - Notices let a subscriber sleep until a value is published: enable them with `notices` of its builder. [`NoticePath`] says
 //!   how the subscriber is notified, [`NoticeCounts`] what has arrived.
 //! - A [`Listener`] reverses the connection: publishers dial the subscriber's node with [`Node::dial_subscriber`].
@@ -26,7 +28,8 @@
 //! The layers below are control sessions, repositories, byte layouts, the fabric and regions; none of them knows the layers above
 //! it. `ARCHITECTURE.md` in the repository maps them.
 //!
-//! `docs/guides.md` in the repository has short guides on waiting, restarts, threads, payloads and schemas, and memory per topic.
+//! `docs/guides.md` in the repository has short guides on waiting, restarts, tables, threads, payloads and schemas, and memory per
+//! topic.
 //!
 //! # Example
 //!

@@ -245,3 +245,23 @@ fn event_log_delivers_earlier_and_live_events_and_counts_missed_ones() {
     let [received, missed] = numbers[..] else { panic!("{counts}") };
     assert_eq!((received + missed, lost.split(' ').nth(1)), (1006, Some(missed.to_string().as_str())));
 }
+
+#[test]
+fn table_delivers_changes_of_wanted_keys_and_a_snapshot_of_all() {
+    let output = example("table", &directory()).output().unwrap();
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let lines: Vec<&str> = text.lines().collect();
+    let [new, changed, end] = [0..3, 3..6, 6..8].map(|lines_of| {
+        let mut found = lines[lines_of].to_vec();
+        found.sort_unstable();
+        found
+    });
+    assert_eq!(new, ["S0007", "S0042", "S2999"].map(|symbol| format!("{symbol}: new, 100 to 100.25")));
+    let values =
+        ["S0007: 101.25 to 101.5, 4 replaced", "S0042: 101.5 to 101.75, 5 replaced", "S2999: removed"];
+    assert_eq!(changed, values);
+    let commit = "S0042: 101.5 to 101.75 by commit 7";
+    assert_eq!(end, [commit, "commit 8: 2999 symbols, 2998 quoted in round 5"]);
+    assert_eq!(lines.len(), 8, "{text}");
+}

@@ -11,7 +11,10 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use fabricast::{Node, Payload, Raw, StatePublisher, TopicId};
+use fabricast::{Node, Payload, Raw, StatePublisher, TablePublisher, TopicId};
+
+#[path = "layouts_doc/table.rs"]
+mod table;
 
 const PAGE: &str = include_str!("../docs/layouts.md");
 const SLOT_COUNT: u64 = 4;
@@ -125,20 +128,24 @@ fn read(file: &File, offset: u64, len: u64) -> Vec<u8> {
 fn repository(topic: &str) -> File {
     let topic = TopicId::of(&topic.parse().unwrap()).get();
     let place = Table::of("Region").place("static header").0 + Table::of("Static header").place("topic").0;
-    let files = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
-    let named = files.filter(|entry| {
-        std::fs::read_link(entry.path())
-            .is_ok_and(|target| target.to_string_lossy().contains("memfd:fabricast"))
-    });
-    // Another test may close its own meanwhile.
-    let mut opened = named.filter_map(|entry| File::open(entry.path()).ok());
     let is_sought = |file: &File| {
         let mut found = [[0; 8]; 2];
         let [magic, id] = &mut found;
         let is_read = file.read_exact_at(magic, 0).and_then(|()| file.read_exact_at(id, place));
         is_read.is_ok() && found == [*b"FBCREPO1", topic.to_le_bytes()]
     };
-    opened.find(is_sought).expect("the repository among the open files")
+    memory_files().find(is_sought).expect("the repository among the open files")
+}
+
+/// The memory files of this process.
+fn memory_files() -> impl Iterator<Item = File> {
+    let files = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let named = files.filter(|entry| {
+        std::fs::read_link(entry.path())
+            .is_ok_and(|target| target.to_string_lossy().contains("memfd:fabricast"))
+    });
+    // Another test may close its own meanwhile.
+    named.filter_map(|entry| File::open(entry.path()).ok())
 }
 
 fn crc(parts: &[&[u8]]) -> u64 {

@@ -1,10 +1,10 @@
 //! What goes from thread to thread: as the documentation of each type says.
 
 use fabricast::{
-    AnySubscriber, Claim, Decoded, Directory, Event, Listener, ListenerBuilder, Loan, LogPublisher,
-    LogSubscriber, LogTopic, Node, NodeBuilder, NodeListing, PublisherBuilder, Raw, Sample, SampleRef,
-    Samples, Schema, StatePublisher, StateSubscriber, StateTopic, SubscriberBuilder, SubscriberStats,
-    TopicReport,
+    AnySubscriber, Change, Changes, Claim, Decoded, Directory, Event, Listener, ListenerBuilder, Loan,
+    LogPublisher, LogSubscriber, LogTopic, Node, NodeBuilder, NodeListing, PublisherBuilder, Raw, Sample,
+    SampleRef, Samples, Schema, Snapshot, StatePublisher, StateSubscriber, StateTopic, SubscriberBuilder,
+    SubscriberStats, TablePublisher, TableSubscriber, TableTopic, TopicReport,
 };
 
 /// Implemented twice by what is `Sync`: then a call does not say of which, and is no program.
@@ -28,13 +28,17 @@ fn handles_that_publish_or_receive_are_sent_and_not_shared() {
     sent_alone![
         StatePublisher<Raw>,
         LogPublisher<Raw>,
+        TablePublisher<u64, u64>,
         Claim<'static, [u8]>,
         Loan<'static>,
         StateSubscriber<Raw>,
         LogSubscriber<Raw>,
+        TableSubscriber<u64, u64>,
         AnySubscriber<Raw>,
         Samples<'static, StateTopic, Raw>,
         Samples<'static, LogTopic, Raw>,
+        Samples<'static, TableTopic, (u64, Option<u64>)>,
+        Changes<'static, u64, u64>,
     ];
 }
 
@@ -44,17 +48,22 @@ fn handles_that_open_others_and_what_is_received_are_sent_and_shared() {
     is_shared::<NodeBuilder>();
     is_shared::<PublisherBuilder<'static, StateTopic, Raw>>();
     is_shared::<PublisherBuilder<'static, LogTopic, Raw>>();
+    is_shared::<PublisherBuilder<'static, TableTopic, (u64, Option<u64>)>>();
     is_shared::<SubscriberBuilder<'static, StateSubscriber<Raw>>>();
     is_shared::<SubscriberBuilder<'static, LogSubscriber<Raw>>>();
+    is_shared::<SubscriberBuilder<'static, TableSubscriber<u64, u64>>>();
     is_shared::<SubscriberBuilder<'static, AnySubscriber<Raw>>>();
     is_shared::<ListenerBuilder<'static, StateSubscriber<Raw>>>();
     is_shared::<ListenerBuilder<'static, LogSubscriber<Raw>>>();
     is_shared::<ListenerBuilder<'static, AnySubscriber<Raw>>>();
     is_shared::<Listener<StateSubscriber<Raw>>>();
     is_shared::<Listener<LogSubscriber<Raw>>>();
+    is_shared::<Listener<TableSubscriber<u64, u64>>>();
     is_shared::<Listener<AnySubscriber<Raw>>>();
     is_shared::<SampleRef<'static, Raw>>();
     is_shared::<Sample<Decoded>>();
+    is_shared::<Change<u64, u64>>();
+    is_shared::<Snapshot<u64, u64>>();
     is_shared::<Schema>();
     is_shared::<SubscriberStats>();
     is_shared::<Directory>();

@@ -132,6 +132,7 @@ mod tests {
     use crate::control::message::{ListTopics, Page, SchemaJson, Topics};
     use crate::control::notices::{Heard, Notices, NoticesBy, TicketBytes};
     use crate::control::tests::sample;
+    use crate::id::Kind;
 
     /// The body of each sample, worked out by hand from the description at the top of this file: big-endian
     /// integers of fixed width, u64 lengths, u32 variants, one byte before an option.
@@ -208,6 +209,14 @@ mod tests {
             assert_eq!(encode(message), bytes, "{name}");
             assert_eq!(decode(&bytes).as_ref(), Ok(message), "{name}");
         }
+    }
+
+    #[test]
+    fn golden_bytes_of_kinds() {
+        for (kind, hex) in [(Kind::State, "00000000"), (Kind::Log, "00000001"), (Kind::Table, "00000002")] {
+            assert_eq!((emit(&kind), parse(MessageKind::Granted, &body(hex))), (body(hex), Ok(kind)));
+        }
+        assert!(parse::<Kind>(MessageKind::Granted, &body("00000003")).is_err());
     }
 
     #[test]

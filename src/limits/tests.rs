@@ -23,7 +23,7 @@ fn cell<'a>(page: &'a str, about: &str) -> &'a str {
 fn with_commas(number: u64) -> String {
     match number {
         0..1000 => number.to_string(),
-        _ => format!("{},{:03}", number / 1000, number % 1000),
+        _ => format!("{},{:03}", with_commas(number / 1000), number % 1000),
     }
 }
 
@@ -43,6 +43,17 @@ fn the_layouts_page_states_the_length_of_a_notice() {
     let (notices, _) = notices.split_once("## Notice datagram").expect("the next one");
     let len = format!("{} bytes", with_commas(limits::NOTICE_DATAGRAM_LEN_MAX as u64));
     assert!(unwrapped(notices).contains(&len), "no {len:?}");
+}
+
+#[test]
+fn the_layouts_page_states_the_bounds_of_a_table() {
+    let (_, header) = LAYOUTS.split_once("## Static header").expect("the section");
+    let (header, _) = header.split_once("## Hot line").expect("the next one");
+    let capacity = with_commas(limits::TABLE_CAPACITY_MAX as u64);
+    let key_len = with_commas(limits::KEY_LEN_MAX as u64);
+    for bound in [format!("cell count of a table, 1 to {capacity};"), format!("up to {key_len} bytes")] {
+        assert!(header.contains(&bound), "no {bound:?}");
+    }
 }
 
 #[cfg(feature = "verbs")]
@@ -86,6 +97,10 @@ fn the_protocol_page_states_the_limits_that_hold() {
         (
             "payload; region",
             format!("{}; {}", gibibytes(limits::PAYLOAD_LEN_MAX), gibibytes(limits::REGION_LEN_MAX)),
+        ),
+        (
+            "keys of a table",
+            format!("{}; {} bytes", number(limits::TABLE_CAPACITY_MAX), number(limits::KEY_LEN_MAX)),
         ),
         ("ticket", bytes(limits::CHANNEL_TICKET_LEN_MAX)),
         ("receivers", number(limits::UNICAST_RECEIVERS_MAX)),

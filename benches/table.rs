@@ -7,7 +7,7 @@ use divan::{Bencher, black_box};
 use fabricast::{Node, TablePublisher, TableSubscriber};
 
 /// Keys of a table.
-const KEYS: [u64; 4] = [1_000, 10_000, 100_000, 1_000_000];
+const KEYS: [usize; 4] = [1_000, 10_000, 100_000, 1_000_000];
 /// Changes of a batch.
 const BATCH: usize = 100;
 /// A multiplier that visits all residues in a random-looking order.
@@ -33,11 +33,11 @@ impl Place {
     }
 
     /// A table with this many keys.
-    fn table(&self, keys: u64) -> TablePublisher<u64, Value> {
+    fn table(&self, keys: usize) -> TablePublisher<u64, Value> {
         let builder =
             self.node.table_publisher::<u64, Value>("table").payload_len_max(8 + 1 + 64).key_len_max(8);
-        let mut table = builder.capacity(keys as usize).open().expect("a topic");
-        let all: Vec<u64> = (0..keys).collect();
+        let mut table = builder.capacity(keys).open().expect("a topic");
+        let all: Vec<u64> = (0..keys as u64).collect();
         table.put_batch(all.iter().map(|key| (key, &[0; 8]))).expect("room");
         table
     }
@@ -51,10 +51,10 @@ impl Place {
 }
 
 /// The keys of a batch, spread over the table.
-fn spread(keys: u64, first: &mut u64) -> [u64; BATCH] {
+fn spread(keys: usize, first: &mut u64) -> [u64; BATCH] {
     std::array::from_fn(|_| {
         *first = first.wrapping_add(STRIDE);
-        *first % keys
+        *first % keys as u64
     })
 }
 
@@ -78,7 +78,7 @@ fn put_one_key(bencher: Bencher<'_, '_>) {
 }
 
 #[divan::bench(args = KEYS)]
-fn put_a_hundred_keys(bencher: Bencher<'_, '_>, keys: u64) {
+fn put_a_hundred_keys(bencher: Bencher<'_, '_>, keys: usize) {
     let place = Place::new();
     let (mut table, mut first, value) = (place.table(keys), 0, [7; 8]);
     bencher.counter(ItemsCount::new(BATCH)).bench_local(|| {
@@ -89,7 +89,7 @@ fn put_a_hundred_keys(bencher: Bencher<'_, '_>, keys: u64) {
 }
 
 #[divan::bench(args = KEYS)]
-fn put_a_batch_of_a_hundred_keys(bencher: Bencher<'_, '_>, keys: u64) {
+fn put_a_batch_of_a_hundred_keys(bencher: Bencher<'_, '_>, keys: usize) {
     let place = Place::new();
     let (mut table, mut first, value) = (place.table(keys), 0, [7; 8]);
     bencher.counter(ItemsCount::new(BATCH)).bench_local(|| {
@@ -100,7 +100,7 @@ fn put_a_batch_of_a_hundred_keys(bencher: Bencher<'_, '_>, keys: u64) {
 
 /// The changes of a batch, without publishing it.
 #[divan::bench(args = KEYS)]
-fn receive_a_hundred_changes(bencher: Bencher<'_, '_>, keys: u64) {
+fn receive_a_hundred_changes(bencher: Bencher<'_, '_>, keys: usize) {
     let place = Place::new();
     let (table, mut first, value) = (place.table(keys), 0, [7; 8]);
     let (table, mut subscriber) = (std::cell::RefCell::new(table), place.subscriber());
@@ -115,11 +115,11 @@ fn receive_a_hundred_changes(bencher: Bencher<'_, '_>, keys: u64) {
 
 /// The changes of fifty keys, while all others change as well.
 #[divan::bench(args = KEYS)]
-fn receive_changes_of_fifty_keys(bencher: Bencher<'_, '_>, keys: u64) {
+fn receive_changes_of_fifty_keys(bencher: Bencher<'_, '_>, keys: usize) {
     let place = Place::new();
     let (table, mut first, value) = (place.table(keys), 0, [7; 8]);
     let (table, mut subscriber) = (std::cell::RefCell::new(table), place.subscriber());
-    let wanted: Vec<u64> = (0..50).map(|number| number * (keys / 50)).collect();
+    let wanted: Vec<u64> = (0..50).map(|number| number * (keys as u64 / 50)).collect();
     subscriber.only_keys(&wanted);
     assert!(subscriber.changes().all(|change| change.is_ok()));
     let publish = || {
@@ -133,23 +133,23 @@ fn receive_changes_of_fifty_keys(bencher: Bencher<'_, '_>, keys: u64) {
 }
 
 #[divan::bench(args = KEYS)]
-fn get_a_key(bencher: Bencher<'_, '_>, keys: u64) {
+fn get_a_key(bencher: Bencher<'_, '_>, keys: usize) {
     let place = Place::new();
     let _table = place.table(keys);
     let (mut subscriber, mut first) = (place.subscriber(), 0_u64);
     bencher.counter(ItemsCount::new(1_u64)).bench_local(|| {
         first = first.wrapping_add(STRIDE);
-        subscriber.get(&(first % keys)).expect("no damage").expect("a value")
+        subscriber.get(&(first % keys as u64)).expect("no damage").expect("a value")
     });
 }
 
 #[divan::bench(args = [1_000, 10_000])]
-fn take_a_snapshot(bencher: Bencher<'_, '_>, keys: u64) {
+fn take_a_snapshot(bencher: Bencher<'_, '_>, keys: usize) {
     let place = Place::new();
     let _table = place.table(keys);
     let mut subscriber = place.subscriber();
     bencher.counter(ItemsCount::new(keys)).bench_local(|| {
         let snapshot = subscriber.snapshot(std::time::Duration::ZERO).expect("no writer");
-        assert_eq!(snapshot.entries.len() as u64, keys);
+        assert_eq!(snapshot.entries.len(), keys);
     });
 }

@@ -147,8 +147,8 @@ impl TableLanding {
         }
     }
 
-    /// Continues the pass, or begins one, until it is over or `left` bytes are copied, or too much is in flight. Returns whether anything was
-    /// written.
+    /// Continues the pass, or begins one, until it is over, `left` bytes are copied, or too much is in flight. Returns whether
+    /// anything was written.
     fn advance(&mut self, source: &Registration, left: &mut u64) -> bool {
         let region = source.region();
         let fresh = || LandingPass { until: newest(region), cell: 0, has_missed: false };

@@ -157,8 +157,9 @@ where
         }
     }
 
-    /// Reads all entries of the wanted keys as of one commit. Copies what it reads again where the publisher has changed it meanwhile, for up to
-    /// `timeout`. In shared memory it does not wait; over a wire it takes several round trips. Allocates. Changes are still received afterwards.
+    /// Reads all entries of the wanted keys as of one commit. What the publisher changes meanwhile is read again, for up to
+    /// `timeout`. In shared memory it does not wait; over a wire it takes several round trips. Allocates. Changes are still
+    /// received afterwards.
     ///
     /// # Errors
     ///

@@ -73,8 +73,8 @@ impl<'a> Cells<'a> {
         }
         assert_eq!(stamp_part(stamp, "slot"), slot);
         let (len, begin) = (part.number("entry length"), self.slot.place("entry").0);
-        let bytes = part.range(begin, begin + len.next_multiple_of(8));
-        let (bytes, padding) = bytes.split_at(usize::try_from(len).unwrap());
+        let padded = part.range(begin, begin + len.next_multiple_of(16));
+        let (bytes, padding) = padded.split_at(usize::try_from(len).unwrap());
         assert!(padding.iter().all(|byte| *byte == 0));
         let head = [cell.to_le_bytes(), stamp.to_le_bytes()].concat();
         let check = crc(&[
@@ -82,7 +82,7 @@ impl<'a> Cells<'a> {
             &self.line.bytes("epoch"),
             &head,
             &part.range(0x10, 0x30),
-            bytes,
+            &padded,
         ]);
         assert_eq!((part.number("CRC-32"), part.range(0x0c, 0x10)), (check, vec![0; 4]), "cell {cell}");
         let pair = Pair::decode(bytes).unwrap();

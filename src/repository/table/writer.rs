@@ -149,8 +149,8 @@ impl TableWriter {
         Some(cell)
     }
 
-    /// Stages the entry in [`Self::room`], whose key's cell is probably `expected`: a key of `key_len` bytes, one byte that is overwritten, and a value, together
-    /// `entry_len` bytes. Leaves everything as it was if the key has no cell.
+    /// Stages the entry in [`Self::room`]: a key of `key_len` bytes, one byte that is overwritten, and a value, together
+    /// `entry_len` bytes. The key's cell is probably `expected`. Leaves everything as it was if the key has no cell.
     ///
     /// # Panics
     ///

@@ -11,7 +11,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::{
-    Harness, Pair, conformance_suite, dial, for_each_kind, message, name, registered, send, topic_suite,
+    Harness, Pair, conformance_suite, dial, message, name, registered, send, topic_suite,
     until,
 };
 use crate::clock::{Clock, SystemClock};
@@ -168,8 +168,13 @@ mod verbs_tcp_unreliable {
             many_connections_keep_apart;
     }
 
-    for_each_kind! { [topic_suite]
-        VerbsHarness::unreliable, 1, [#[ignore = "needs an RDMA device"]], [push: Push]
+    // Tables are refused: a lost write of one would not be noticed.
+    topic_suite! { @kinds VerbsHarness::unreliable, 1, [#[ignore = "needs an RDMA device"]], [push: Push];
+        state: StateTopic, [a_late_reader_gets_the_newest_value_first];
+        log: LogTopic, [
+            a_late_reader_begins_where_it_asks_to,
+            a_lapped_reader_is_told_how_many_records_it_missed
+        ];
     }
 
     #[test]

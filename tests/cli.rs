@@ -21,6 +21,9 @@ mod publish;
 #[path = "cli/rdma.rs"]
 mod rdma;
 #[cfg(test)]
+#[path = "cli/table.rs"]
+mod table;
+#[cfg(test)]
 #[path = "cli/tail.rs"]
 mod tail;
 #[cfg(test)]

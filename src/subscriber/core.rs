@@ -146,7 +146,7 @@ impl<R: Reader> Core<R> {
 
     /// Takes the next value, if there is one and it is not held already.
     #[inline]
-    fn take_next(&mut self) -> Result<Option<Taken>, ReceiveError> {
+    pub(super) fn take_next(&mut self) -> Result<Option<Taken>, ReceiveError> {
         if self.subscription.is_fetched() {
             return self.take_fetched();
         }

@@ -9,7 +9,7 @@ use super::{ReceiveError, Sample, Subscriber, TopicKind};
 use crate::clock::saturate;
 use crate::id::{Meta, Sequence};
 use crate::memory::Region;
-use crate::payload::{DecodeError, Payload, encode_unchecked};
+use crate::payload::{DecodeError, Decoded, Payload, Raw, Schema, encode_unchecked};
 use crate::repository::table::{ChangedKey, Interest, Looked, Scan, SnapshotScan, TableReader, TableTopic};
 use crate::repository::{ReadFailure, Reader as _, Verified};
 
@@ -235,6 +235,98 @@ where
     pub fn suspects(&self) -> Vec<K> {
         decoded(self.core.reader.suspects())
     }
+}
+
+/// For programs that do not know the types of keys and values: both are bytes, which [`Self::entry_schemas`] decode.
+///
+/// ```
+/// use fabricast::{AnySubscriber, Decoded, Node, Raw};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// let publishing = Node::builder().name("quotes")?.runtime_dir(dir.path()).open()?;
+/// let mut quotes = publishing.table_publisher::<String, f64>("fx").open()?;
+/// quotes.put_batch([("EURUSD", &1.0841), ("USDJPY", &151.2)])?;
+///
+/// let node = Node::builder().runtime_dir(dir.path()).open()?;
+/// let any = node.any_subscriber::<Raw>("shm:quotes/fx").open()?;
+/// let AnySubscriber::Table(mut subscriber) = any else { return Err("not a table".into()) };
+/// let [key_schema, value_schema] = subscriber.entry_schemas().ok_or("not a schema of entries")?;
+/// subscriber.only_glob("EUR*");
+/// let change = subscriber.try_change()?.ok_or("nothing published")?;
+/// assert_eq!(key_schema.decode(change.key)?, Decoded::Value("EURUSD".into()));
+/// let value = change.value.ok_or("removed")?;
+/// assert_eq!(value_schema.decode(value)?, Decoded::Value(1.0841.into()));
+/// # Ok(())
+/// # }
+/// ```
+impl Subscriber<TableTopic, Raw> {
+    /// Returns the schemas of keys and of values. Their type name is that of the entry. `None` if the topic's schema is not that of
+    /// entries, which is never so for a [`TablePublisher`](crate::TablePublisher). Allocates.
+    pub fn entry_schemas(&self) -> Option<[Schema; 2]> {
+        self.schema().entry_parts()
+    }
+
+    /// Receives like [`TableSubscriber::try_change`], but leaves key and value as checked bytes, in the subscriber's private memory.
+    /// Decodes nothing, and allocates only for removed keys.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::try_receive`].
+    #[expect(clippy::type_complexity, reason = "a change of bytes is a change like any other")]
+    pub fn try_change(&mut self) -> Result<Option<Change<&[u8], &[u8]>>, ReceiveError> {
+        self.core.subscription.check_told()?;
+        let Some(taken) = self.core.take_next()? else { return Ok(None) };
+        let ChangedKey { key_len, number, is_new, is_present } = self.core.reader.changed();
+        let Verified { meta, conflated, payload } = self.core.reader.verified(taken);
+        let (key, value) = parts(payload, key_len);
+        let value = is_present.then_some(value);
+        Ok(Some(Change { key, value, meta, number, replaced: conflated, is_new }))
+    }
+
+    /// Reads all entries like [`TableSubscriber::snapshot`], as bytes. [`Self::suspect_count`] is the number of entries that are missing
+    /// because they are damaged.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`TableSubscriber::snapshot`], except [`ReceiveError::Decode`].
+    pub fn snapshot(&mut self, timeout: Duration) -> Result<Snapshot<Vec<u8>, Vec<u8>>, ReceiveError> {
+        let (scan, sequence) = self.core.take_snapshot(saturate(timeout))?;
+        let entries = scan.entries(&self.core.reader).map(|entry| {
+            let (key, value) = parts(entry.bytes, entry.key_len);
+            let (key, value) = (key.to_owned(), value.to_owned());
+            SnapshotEntry { key, value, meta: entry.meta, number: entry.number }
+        });
+        Ok(Snapshot { sequence, entries: entries.collect() })
+    }
+
+    /// Receives only the keys for which this returns true of their bytes, from now on: see [`TableSubscriber::only`].
+    pub fn only(&mut self, wants: impl Fn(&[u8]) -> bool + Send + 'static) {
+        self.core.reader.set_interest(Interest::Those(Box::new(wants)));
+    }
+
+    /// Receives only the keys that match this pattern, from now on: see [`TableSubscriber::only_glob`]. A key that is not a text is
+    /// matched by its JSON form.
+    pub fn only_glob(&mut self, pattern: &str) {
+        let pattern: Vec<char> = pattern.chars().collect();
+        let schema = self.entry_schemas().map(|[key, _]| key);
+        self.only(move |key| match schema.as_ref().map(|schema| schema.decode(key)) {
+            Some(Ok(Decoded::Value(serde_json::Value::String(text)))) => matches(&pattern, &text),
+            Some(Ok(Decoded::Value(other))) => matches(&pattern, &other.to_string()),
+            _ => false,
+        });
+    }
+
+    /// Returns the number of entries that the subscriber found damaged and that have not changed since. It counts all that it has
+    /// read, also those whose keys are unknown because they were damaged from the beginning.
+    pub fn suspect_count(&self) -> usize {
+        self.core.reader.suspect_count()
+    }
+}
+
+/// The key and the value of an entry, which are a presence byte apart.
+fn parts(entry: &[u8], key_len: usize) -> (&[u8], &[u8]) {
+    let (key, rest) = entry.split_at_checked(key_len).unwrap_or((entry, &[]));
+    (key, rest.get(1..).unwrap_or_default())
 }
 
 /// The keys that are values of the type.

@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use fabricast::{AnySubscriber, ErrorChain, Liveness, Raw, ReceiveError, SampleRef, Target};
+use fabricast::{AnySubscriber, ErrorChain, Liveness, Raw, ReceiveError, Target};
 
 use super::clock::{self, Deadline};
 use super::failure::{Exit, Failure};
 use super::interrupt::Interrupt;
 use super::output;
-use super::subscription::receive;
+use super::subscription::{Received, receive, try_receive};
 
 /// How often to check the publisher's heartbeat, and the longest wait for a value.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -27,7 +27,7 @@ pub(crate) struct Feed<'a> {
     /// The activity, as in "watching continues".
     doing: &'static str,
     deadline: Option<Deadline>,
-    /// The last sequence for which a value or loss was reported.
+    /// The last sequence for which a value or loss was reported. Not of a table, whose changes have the sequences of commits.
     last: Option<u64>,
     /// Values since the time was last checked, all without waiting.
     unlooked: u32,
@@ -61,6 +61,7 @@ pub(crate) enum Event<R> {
 /// Missing values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Loss {
+    /// The sequence of the first one; of replaced values of a key its number.
     pub(crate) first: u64,
     pub(crate) count: u64,
     pub(crate) reason: &'static str,
@@ -79,15 +80,18 @@ impl<'a> Feed<'a> {
     }
 
     /// Yields the next event, with `take` of its value. Waits briefly.
-    pub(crate) fn next<R>(&mut self, take: impl Fn(SampleRef<'_, Raw>) -> R) -> Result<Event<R>, Failure> {
+    pub(crate) fn next<R>(&mut self, take: impl Fn(Received<'_>) -> R) -> Result<Event<R>, Failure> {
         if self.unlooked >= LOOK_EVERY {
             self.unlooked = 0;
             if let Some(event) = self.ended() {
                 return Ok(event);
             }
         }
-        let positioned = |sample: SampleRef<'_, Raw>| (sample.meta.sequence.get(), take(sample));
-        let received = match self.subscriber.try_receive_ref().map(|sample| sample.map(positioned)) {
+        let positioned = |received: Received<'_>| {
+            let replaced = received.key.map(|key| (key.number.saturating_sub(key.replaced), key.replaced));
+            (received.meta.sequence.get(), replaced, take(received))
+        };
+        let received = match try_receive(&mut self.subscriber).map(|received| received.map(positioned)) {
             Ok(None) | Err(ReceiveError::Contended { .. }) => {
                 self.unlooked = LOOK_EVERY;
                 let left = self.deadline.map_or(LOOK_INTERVAL, |deadline| deadline.left().min(LOOK_INTERVAL));
@@ -96,10 +100,15 @@ impl<'a> Feed<'a> {
             received => received,
         };
         match received {
-            Ok(Some((sequence, value))) => {
+            Ok(Some((sequence, replaced, value))) => {
                 self.unlooked += 1;
                 self.heart.still = None;
-                Ok(Event::Value(value, self.catch_up(sequence, sequence)))
+                let missed = match replaced {
+                    None => self.catch_up(sequence, sequence),
+                    Some((_, 0)) => None,
+                    Some((first, count)) => Some(Loss { first, count, reason: CONFLATED }),
+                };
+                Ok(Event::Value(value, missed))
             }
             Ok(None) | Err(ReceiveError::Contended { .. }) => {
                 self.look_after_publisher();
@@ -152,7 +161,10 @@ impl<'a> Feed<'a> {
             _ => return Err(error.into()),
         };
         self.unlooked += 1;
-        let before = self.catch_up(first, first.saturating_add(count.saturating_sub(1)));
+        let before = match self.subscriber {
+            AnySubscriber::Table(_) => None,
+            _ => self.catch_up(first, first.saturating_add(count.saturating_sub(1))),
+        };
         Ok(Event::Lost(before, Loss { first, count, reason }))
     }
 

@@ -4,15 +4,17 @@ use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use fabricast::{Delivery, LogStart, Meta, Raw, SampleRef, Target, TopicName};
+use fabricast::{AnySubscriber, Delivery, LogStart, Meta, Target, TopicName};
 use serde::Serialize;
 
 use super::clock;
 use super::failure::{Exit, Failure};
 use super::feed::{Event, Feed, Loss};
 use super::interrupt::Interrupt;
+use super::keys::KeyArguments;
 use super::output::{count, data_rate, json_line, rate, span};
 use super::setting::{Setting, target};
+use super::subscription::Received;
 use super::units::duration;
 
 /// The time between two lines.
@@ -24,7 +26,7 @@ mean length of received values), bytes received, the time between publishes by t
 (mean, standard deviation, which is the jitter, shortest and longest), and lost values: replaced before
 they were read in a state topic, overwritten or damaged in a log. An interval with missed values is
 divided evenly among them: the mean is exact; the jitter is a lower bound. Records of one batch are
-published at one moment.
+published at one moment. Of a table, each change of a key is a value.
 
 With --json a line is {\"topic\",\"seconds\",\"received\",\"lost\",\"rate\",\"bytes_per_s\",
 \"received_bytes_per_s\",\"interval_ns\",\"jitter_ns\",\"interval_min_ns\",\"interval_max_ns\",\"summary\"};
@@ -36,6 +38,7 @@ code is 5 if the publisher is hung, otherwise 1. It is 6 if the publisher's proc
 Examples:
   fabricast hz shm:quotes/EURUSD
   fabricast hz shm:exchange/trades --for 10s
+  fabricast hz shm:quotes/fx --key EURUSD
   fabricast hz shm:exchange/trades --for 5 --json | jq 'select(.summary).rate'";
 
 /// Arguments of `hz`.
@@ -45,6 +48,8 @@ pub(crate) struct Arguments {
     /// The topic, as in shm:NODE/TOPIC, or NODE/TOPIC for short.
     #[arg(value_parser = target)]
     target: Target,
+    #[command(flatten)]
+    keys: KeyArguments,
     /// End after this time: seconds, or with a unit, as in 5s or 1m30s.
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     duration: Option<Duration>,
@@ -106,28 +111,32 @@ struct Meter {
     second: Tally,
     whole: Tally,
     last: Option<Position>,
+    /// Of a table, the changes so far.
+    changes: Option<u64>,
 }
 
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
     let target = &arguments.target;
-    let subscriber = setting.subscribe_any(target, Delivery::Pull, LogStart::Newest)?;
+    let mut subscriber = setting.subscribe_any(target, Delivery::Pull, LogStart::Newest)?;
+    arguments.keys.apply(&mut subscriber, target)?;
     // Only now: until here Ctrl-C has its default effect.
     let interrupt = Interrupt::install()?;
     let topic = subscriber.topic().clone();
     // Values published before are not measured; a log begins after them.
     let old = subscriber.newest_at_start().get();
+    let is_table = matches!(subscriber, AnySubscriber::Table(_));
     let mut feed = Feed::new(subscriber, (target, "measuring"), arguments.duration, &interrupt);
-    let mut meter = Meter::new(topic, arguments.json);
+    let mut meter = Meter::new(topic, arguments.json, is_table);
     if !arguments.json {
         writeln!(io::stdout(), "{}", Line::HEADING)?;
     }
     loop {
-        let position = |sample: SampleRef<'_, Raw>| {
-            let Meta { sequence, published_ns, .. } = sample.meta;
-            (Position { sequence: sequence.get(), published_ns }, sample.bytes.len())
+        let position = |received: Received<'_>| {
+            let Meta { sequence, published_ns, .. } = received.meta;
+            (Position { sequence: sequence.get(), published_ns }, received.bytes.len())
         };
         match feed.next(position)? {
-            Event::Value((position, _), _) if position.sequence <= old => meter.last = Some(position),
+            Event::Value((position, _), _) if position.sequence <= old => meter.skip(position),
             Event::Value((position, len), missed) => meter.value(position, len, missed),
             Event::Lost(missed, lost) => missed.into_iter().chain([lost]).for_each(|loss| meter.lose(loss)),
             Event::Nothing => {}
@@ -143,13 +152,14 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
 }
 
 impl Meter {
-    fn new(topic: TopicName, json: bool) -> Self {
-        let tally = Tally::begin();
-        Self { topic, json, second: tally, whole: tally, last: None }
+    fn new(topic: TopicName, json: bool, is_table: bool) -> Self {
+        let (tally, changes) = (Tally::begin(), is_table.then_some(0));
+        Self { topic, json, second: tally, whole: tally, last: None, changes }
     }
 
     fn value(&mut self, position: Position, len: usize, missed: Option<Loss>) {
         missed.into_iter().for_each(|missed| self.lose(missed));
+        let position = self.placed(position, 1 + missed.map_or(0, |missed| missed.count));
         let last = self.last.replace(position);
         for tally in [&mut self.second, &mut self.whole] {
             tally.received += 1;
@@ -159,6 +169,20 @@ impl Meter {
                 tally.intervals.add(time_ns, position.sequence.saturating_sub(last.sequence));
             }
         }
+    }
+
+    /// Records a value published before the measurement.
+    fn skip(&mut self, position: Position) {
+        self.last = Some(self.placed(position, 1));
+    }
+
+    /// The position of the last of `number` values. Changes of a table are counted instead: they come in no particular order, and
+    /// have the sequences of commits.
+    fn placed(&mut self, position: Position, number: u64) -> Position {
+        let Some(changes) = &mut self.changes else { return position };
+        *changes += number;
+        let before = self.last.map_or(0, |last| last.published_ns);
+        Position { sequence: *changes, published_ns: position.published_ns.max(before) }
     }
 
     fn lose(&mut self, loss: Loss) {
@@ -283,7 +307,7 @@ mod tests {
 
     #[test]
     fn an_interval_is_time_over_the_difference_of_sequences() {
-        let mut meter = Meter::new("t".parse().unwrap(), true);
+        let mut meter = Meter::new("t".parse().unwrap(), true, false);
         let position = |sequence, published_ns| Position { sequence, published_ns };
         meter.value(position(1, 1000), 8, None);
         meter.value(position(2, 1500), 8, None);
@@ -296,5 +320,21 @@ mod tests {
         let share = line.received_bytes_per_s / line.bytes_per_s;
         assert!((share - 4.0 / 6.0).abs() < 1e-9, "{line:?}");
         assert!(line.text().contains(" all "));
+    }
+
+    #[test]
+    fn changes_of_a_table_are_counted_in_any_order() {
+        let mut meter = Meter::new("t".parse().unwrap(), true, true);
+        let replaced = Loss { first: 7, count: 2, reason: "conflated" };
+        meter.skip(Position { sequence: 9, published_ns: 1000 });
+        for (sequence, published_ns, missed) in
+            [(12, 4000, None), (11, 3000, None), (13, 7000, Some(replaced))]
+        {
+            meter.value(Position { sequence, published_ns }, 8, missed);
+        }
+        // Five changes in 6 us.
+        let line = meter.whole.line(&meter.topic, true);
+        assert_eq!((line.received, line.lost, line.interval_ns), (3, 2, Some(1200.0)));
+        assert_eq!((line.interval_min_ns, line.interval_max_ns), (Some(0), Some(3000)));
     }
 }

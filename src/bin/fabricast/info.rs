@@ -1,14 +1,18 @@
 //! `fabricast info`: the headers of a topic.
 
 use std::io::{self, Write};
+use std::time::Duration;
 
 use clap::Args;
-use fabricast::{Counter, Delivery, Fact, LogStart, NodeName, Target, TopicReport, Unit};
+use fabricast::{
+    AnySubscriber, Counter, Delivery, Fact, LogStart, NodeName, Raw, ReceiveError, Sequence, Target,
+    TopicReport, Unit,
+};
 use serde::Serialize;
 
-use super::clock;
+use super::clock::{self, Deadline};
 use super::failure::{Exit, Failure};
-use super::output::{age_ns, ago, data, json_line, memory, printable, span, table};
+use super::output::{age_ns, ago, data, json_line, memory, printable, shown, span, table};
 use super::setting::{Setting, target};
 
 const AFTER_HELP: &str = "\
@@ -16,12 +20,20 @@ Attaches to the topic, reads its repository, and detaches, so its count of pull 
 this command. The remote key is masked without --show-keys. Sizes of values are in units of 1,000 (kB),
 those of memory in units of 1,024 (KiB); --json has bytes.
 
+Of a table, it also reads all entries, for up to a second, to count the suspect keys: those whose entries
+are damaged. If a second is not enough, their number is unknown (null with --json).
+
 Examples:
   fabricast info shm:quotes/EURUSD
   fabricast info shm:quotes/EURUSD --json | jq .geometry";
 
 /// Replaces a hidden value.
 const MASK: &str = "****************  (--show-keys shows it)";
+
+/// How long to look for damaged entries of a table.
+const READ_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long to wait for an entry before checking the time.
+const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Arguments of `info`.
 #[derive(Debug, Args)]
@@ -44,6 +56,9 @@ struct NodeReport<'a> {
     node: Option<NodeName>,
     #[serde(flatten)]
     report: &'a TopicReport,
+    /// Of a table only; null if not all entries could be read in time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    suspect_keys: Option<Option<usize>>,
 }
 
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
@@ -52,18 +67,39 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
         true => TopicReport::with_keys(&mut subscriber)?,
         false => TopicReport::of(&mut subscriber)?,
     };
+    let suspects = suspect_keys(&mut subscriber, report.sequence);
     drop(subscriber);
     let mut out = io::stdout().lock();
     if arguments.json {
         let node = arguments.target.address.node();
-        json_line(&mut out, &NodeReport { node, report: &report })?;
+        json_line(&mut out, &NodeReport { node, report: &report, suspect_keys: suspects })?;
     } else {
-        print(&mut out, &arguments.target, &report)?;
+        print(&mut out, &arguments.target, &report, suspects)?;
     }
     Ok(Exit::Done)
 }
 
-fn print(out: &mut impl Write, target: &Target, report: &TopicReport) -> io::Result<()> {
+/// The number of damaged entries, if the topic is a table: `Some(None)` if not all entries up to this commit could be read in time.
+fn suspect_keys(subscriber: &mut AnySubscriber<Raw>, until: Sequence) -> Option<Option<usize>> {
+    let AnySubscriber::Table(table) = subscriber else { return None };
+    let deadline = Deadline::after(READ_TIMEOUT);
+    while table.last() < until {
+        match table.receive_timeout(LOOK_INTERVAL) {
+            Err(ReceiveError::Ended { .. } | ReceiveError::Gone { .. }) => break,
+            Err(ReceiveError::Fabric(_)) => return Some(None),
+            _ if deadline.is_over() => return Some(None),
+            _ => {}
+        }
+    }
+    Some(Some(table.suspect_count()))
+}
+
+fn print(
+    out: &mut impl Write,
+    target: &Target,
+    report: &TopicReport,
+    suspect_keys: Option<Option<usize>>,
+) -> io::Result<()> {
     let now_ns = clock::realtime_ns();
     let ago = |ns: u64| ago(age_ns(now_ns, ns));
     let unknown = || "-".to_owned();
@@ -93,6 +129,10 @@ fn print(out: &mut impl Write, target: &Target, report: &TopicReport) -> io::Res
         ["address".to_owned(), hidden(report.address)],
     ]);
     rows.extend(report.held.iter().map(|fact| described(fact, data)));
+    rows.extend(suspect_keys.map(|suspects| {
+        let unread = || format!("unknown: not all entries could be read in {}", shown(READ_TIMEOUT));
+        ["suspect keys".to_owned(), suspects.map_or_else(unread, |suspects| suspects.to_string())]
+    }));
     rows.extend(report.counters.iter().map(|counter| [label(counter), amount(counter)]));
     rows.extend(report.errors.iter().map(|error| {
         let name = format!("error: {}", printable(&error.name));
@@ -108,9 +148,11 @@ fn print(out: &mut impl Write, target: &Target, report: &TopicReport) -> io::Res
 
 /// A number of the topic's kind, in words; `size` formats a length.
 fn described(fact: &Fact, size: fn(u64) -> String) -> [String; 2] {
-    match fact.name.strip_suffix("_len") {
-        Some(name) => [format!("{} length", name.replace('_', " ")), size(fact.value)],
-        None => [fact.name.replace('_', " "), fact.value.to_string()],
+    let words = |name: &str| name.replace('_', " ");
+    match (fact.name.strip_suffix("_len_max"), fact.name.strip_suffix("_len")) {
+        (Some(name), _) => [format!("longest {}", words(name)), size(fact.value)],
+        (_, Some(name)) => [format!("{} length", words(name)), size(fact.value)],
+        _ => [words(fact.name), fact.value.to_string()],
     }
 }
 

@@ -7,6 +7,7 @@ mod get;
 mod hz;
 mod info;
 mod interrupt;
+mod keys;
 mod list;
 mod output;
 mod perf;
@@ -47,8 +48,8 @@ Times and sizes have the units that the program prints: 250ms, 5s, 1m30s, and 64
 
 Exit codes:
   0  done
-  1  no result: nothing published, nothing arrived in time or before the topic ended, a damaged value, or
-     a rejected input line
+  1  no result: nothing published, nothing arrived in time or before the topic ended, no such key, a damaged
+     value, or a rejected input line
   2  usage
   3  no such node or topic, or it cannot be reached
   4  refused by the publisher
@@ -62,6 +63,7 @@ Exit codes:
 Examples:
   fabricast list                                  the nodes and topics of this host
   fabricast get shm:quotes/EURUSD                 the newest value
+  fabricast get shm:quotes/fx EURUSD              the newest value of a key of a table
   fabricast watch shm:quotes/EURUSD --json        each new value, one JSON object per line
   fabricast tail shm:exchange/trades --follow     the last records of a log, and new ones
   fabricast hz shm:quotes/EURUSD                  how often a topic is published
@@ -84,11 +86,11 @@ enum Verb {
     List(list::Arguments),
     /// Show the headers of a topic.
     Info(info::Arguments),
-    /// Print the newest value of a topic.
+    /// Print the newest value of a topic, or of a key of a table.
     Get(get::Arguments),
-    /// Print each new value of a topic.
+    /// Print each new value of a topic, or each changed key of a table.
     Watch(watch::Arguments),
-    /// Print the records of a log, including earlier ones.
+    /// Print the records of a log, including earlier ones, or the keys of a table in the order of their changes.
     Tail(tail::Arguments),
     /// Measure how often and how evenly a topic is published.
     Hz(hz::Arguments),

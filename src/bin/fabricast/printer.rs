@@ -3,14 +3,14 @@
 use std::io::{StdoutLock, Write};
 
 use clap::Args;
-use fabricast::{AnySubscriber, Raw, Schema, TopicName};
-use serde_json::json;
+use fabricast::{AnySubscriber, DecodeError, Raw, TopicName};
+use serde::Serialize;
 
 use super::failure::{Exit, Failure};
 use super::feed::{CONFLATED, Loss};
-use super::output::{age, data, hex_dump, json_line};
+use super::output::{age, hex_dump, json_line};
 use super::subscription::Value;
-use super::value::{ValueLine, age_ns, text};
+use super::value::{Schemas, ValueLine, age_ns, key_text, len};
 
 /// How values are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,11 +51,23 @@ impl FormArguments {
     }
 }
 
+/// A loss as a line of JSON.
+#[derive(Debug, Serialize)]
+struct LossLine<'a> {
+    topic: &'a str,
+    /// Of a table only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<serde_json::Value>,
+    lost: u64,
+    first_lost: u64,
+    reason: &'static str,
+}
+
 /// Prints the values and losses of a topic.
 #[derive(Debug)]
 pub(crate) struct Printer {
     topic: TopicName,
-    schema: Schema,
+    schemas: Schemas,
     form: Form,
     out: StdoutLock<'static>,
     shown: u64,
@@ -64,8 +76,8 @@ pub(crate) struct Printer {
 impl Printer {
     /// A printer for this topic.
     pub(crate) fn new(subscriber: &AnySubscriber<Raw>, form: Form) -> Self {
-        let (topic, schema) = (subscriber.topic().clone(), subscriber.schema().clone());
-        Self { topic, schema, form, out: std::io::stdout().lock(), shown: 0 }
+        let (topic, schemas) = (subscriber.topic().clone(), Schemas::of(subscriber));
+        Self { topic, schemas, form, out: std::io::stdout().lock(), shown: 0 }
     }
 
     /// The number of values printed.
@@ -75,12 +87,11 @@ impl Printer {
 
     /// Prints a value; one that does not fit its topic's type is a loss.
     pub(crate) fn value(&mut self, value: &Value) -> Result<(), Failure> {
-        let head = || format!("{:>10}  {:>8}  ", value.meta.sequence, age(age_ns(value)));
         let line = match self.form {
             Form::Raw => Ok(value.bytes.clone()),
-            Form::Hex => Ok(format!("{}{}\n", head(), data(value.bytes.len() as u64)).into_bytes()),
-            Form::Text => text(&self.schema, value).map(|text| format!("{}{text}\n", head()).into_bytes()),
-            Form::Json => match ValueLine::new(&self.topic, &self.schema, value) {
+            Form::Hex => self.text_line(value, |_| Ok(len(value))),
+            Form::Text => self.text_line(value, |schemas| schemas.text(value)),
+            Form::Json => match ValueLine::new(&self.topic, &self.schemas, value) {
                 Ok(line) => {
                     self.shown += 1;
                     return Ok(json_line(&mut self.out, &line)?);
@@ -105,25 +116,48 @@ impl Printer {
         }
     }
 
+    /// A line for people: where and when, the key, and `shown`.
+    fn text_line(
+        &self,
+        value: &Value,
+        shown: impl FnOnce(&Schemas) -> Result<String, DecodeError>,
+    ) -> Result<Vec<u8>, DecodeError> {
+        let (sequence, age) = (value.meta.sequence, age(age_ns(value)));
+        let (lead, shown) = (self.schemas.lead(value)?, shown(&self.schemas)?);
+        Ok(format!("{sequence:>10}  {age:>8}  {lead}{shown}\n").into_bytes())
+    }
+
+    /// Prints a loss before a value: of a table, of the value's key.
+    pub(crate) fn loss_before(&mut self, value: &Value, loss: Loss) -> Result<(), Failure> {
+        let key = self.schemas.key(value).unwrap_or_default();
+        self.print_loss(key, loss)
+    }
+
     /// Prints a loss.
-    pub(crate) fn loss(&mut self, Loss { first, count, reason }: Loss) -> Result<(), Failure> {
+    pub(crate) fn loss(&mut self, loss: Loss) -> Result<(), Failure> {
+        self.print_loss(None, loss)
+    }
+
+    fn print_loss(&mut self, key: Option<serde_json::Value>, loss: Loss) -> Result<(), Failure> {
+        let Loss { first, count, reason } = loss;
         match self.form {
             Form::Json => {
                 let topic = self.topic.as_str();
-                let line = json!({ "topic": topic, "lost": count, "first_lost": first, "reason": reason });
-                json_line(&mut self.out, &line)?;
+                json_line(&mut self.out, &LossLine { topic, key, lost: count, first_lost: first, reason })?;
             }
             Form::Raw => {
                 let sentence = format!("{count} lost from {first} on: {reason}");
                 Failure::new(Exit::No, sentence).note();
             }
             Form::Text | Form::Hex => {
-                match reason {
-                    CONFLATED => {
-                        let what = "skipped (replaced by newer values)";
-                        writeln!(self.out, "{first:>10}  {:>8}  {count} {what}", "-")?;
-                    }
-                    _ => writeln!(self.out, "{first:>10}  {:>8}  {count} lost: {reason}", "-")?,
+                let what = match reason {
+                    CONFLATED => format!("{count} skipped (replaced by newer values)"),
+                    _ => format!("{count} lost: {reason}"),
+                };
+                match key {
+                    // The number of a key is not a sequence.
+                    Some(key) => writeln!(self.out, "{:>10}  {:>8}  {}\t{what}", "-", "-", key_text(&key))?,
+                    None => writeln!(self.out, "{first:>10}  {:>8}  {what}", "-")?,
                 }
                 self.out.flush()?;
             }

@@ -1,20 +1,20 @@
 //! `fabricast pub`: publishes lines of standard input as values or records.
 
+mod inferred;
 mod json;
 mod lines;
+mod publisher;
+mod table;
 
 use std::io::{self, BufReader, IsTerminal};
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use crossbeam::channel::{Receiver, bounded};
-use fabricast::{
-    Address, DecodeError, EncodeError, Encoding, LogPublisher, Node, NodeName, Payload, PublishError, Raw,
-    Schema, SchemaError, StatePublisher, Target, limits,
-};
+use fabricast::{Address, Node, NodeName, Payload, Raw, Target, limits};
 
-use self::lines::{Form, Line};
+use self::lines::{Form, Layout, Line};
+use self::publisher::{Encoded, Publisher, Refused, SCHEMA};
 use super::clock::Pace;
 use super::failure::{Exit, Failure};
 use super::interrupt::{Input, Interrupt};
@@ -32,6 +32,9 @@ input has ended and --linger has passed, or until Ctrl-C.
 A state topic holds the newest value: without --rate, lines replace each other as fast as they arrive.
 A log holds them in order, as many as fit into --capacity, and overwrites the oldest; lines that arrive
 together are published with one commit.
+A table holds the newest value of each key. A line is a key, a tab, and its value; the key is any text of up
+to 256 bytes. Lines that arrive together are published with one commit, and replace each other's values. The
+table has memory for --keys keys; a line with another key is then rejected.
 
 Unless --quiet is given, reports on standard error what is served and until when. Rejected lines are
 reported by number and skipped; the exit code is then 1.
@@ -46,6 +49,8 @@ Examples:
   journalctl -f | fabricast pub shm:host/journal --kind log --capacity 10M
   fabricast pub shm:me/replay --kind state --rate 10 < lines.txt
   echo '{\"bid\": 1.5, \"ask\": 1.6}' | fabricast pub me/quote --json --linger 1m
+  printf 'EURUSD\\t1.0841\\nUSDJPY\\t151.2\\n' | fabricast pub me/fx --kind table --json --linger 1m
+  fabricast pub me/quotes --kind table --keys 5000 < quotes.tsv
   fabricast pub me/orders --json --example '{\"price\": 0.5, \"note\": \"x\"}' --example '{\"price\": 1}'";
 
 /// Arguments of `pub`.
@@ -86,9 +91,13 @@ pub(crate) struct Arguments {
     /// Size of the ring of a log, in bytes or with a unit; each record takes 24 bytes besides its value [default: 1M].
     #[arg(long, value_name = "SIZE", value_parser = size_in::<usize>(0..=u64::MAX))]
     capacity: Option<usize>,
-    /// The longest value, in bytes or with a unit; a text takes 8 bytes more than its length.
-    #[arg(long, value_name = "SIZE", value_parser = size_in::<usize>(0..=u64::MAX), default_value = "64k")]
-    payload_len_max: usize,
+    /// The keys that a table may have; each takes twice the longest value [default: 1024].
+    #[arg(long, value_name = "N")]
+    keys: Option<usize>,
+    /// The longest value, of a table together with its key, in bytes or with a unit; a text takes 8 bytes more than its length
+    /// [default: 64k; of a table 4k].
+    #[arg(long, value_name = "SIZE", value_parser = size_in::<usize>(0..=u64::MAX))]
+    payload_len_max: Option<usize>,
 }
 
 /// The kind of topic, as an argument.
@@ -98,59 +107,13 @@ enum Holding {
     State,
     /// Values in order.
     Log,
+    /// The newest value of each key.
+    Table,
 }
 
-/// Encoded values of the type that [`SCHEMA`] describes.
-enum Encoded {}
-
-/// The schema of this process's only topic, unless its values are raw bytes.
-static SCHEMA: OnceLock<Schema> = OnceLock::new();
-
-impl Payload for Encoded {
-    type Borrowed = [u8];
-    type Owned = Vec<u8>;
-    const ENCODING: Encoding = Encoding::Bincode;
-
-    fn as_bytes(value: &[u8]) -> Option<&[u8]> {
-        Some(value)
-    }
-
-    fn encode(value: &[u8], _: &Schema, out: &mut [u8]) -> Result<usize, EncodeError> {
-        let max = out.len();
-        out.get_mut(..value.len()).ok_or(EncodeError::TooLong { max })?.copy_from_slice(value);
-        Ok(value.len())
-    }
-
-    fn decode(bytes: &[u8]) -> Result<Vec<u8>, DecodeError> {
-        Raw::decode(bytes)
-    }
-
-    fn fixed_len() -> Option<usize> {
-        None
-    }
-
-    fn schema() -> Result<Schema, SchemaError> {
-        SCHEMA.get().map_or_else(String::schema, |schema| Ok(schema.clone()))
-    }
-}
-
-/// Publishes encoded values.
-trait Publisher {
-    /// Publishes values; to a log with one commit.
-    fn publish(&mut self, values: &[Vec<u8>]) -> Result<(), PublishError>;
-}
-
-impl<P: Payload<Borrowed = [u8]>> Publisher for StatePublisher<P> {
-    fn publish(&mut self, values: &[Vec<u8>]) -> Result<(), PublishError> {
-        values.iter().try_for_each(|value| Self::publish(self, value).map(drop))
-    }
-}
-
-impl<P: Payload<Borrowed = [u8]>> Publisher for LogPublisher<P> {
-    fn publish(&mut self, values: &[Vec<u8>]) -> Result<(), PublishError> {
-        self.publish_batch(values.iter().map(Vec::as_slice)).map(drop)
-    }
-}
+/// The longest value unless declared, of a state topic or a log, and of a table with its key: a table has memory for many.
+const LEN_MAX_DEFAULT: usize = 64 * 1024;
+const TABLE_LEN_MAX_DEFAULT: usize = 4 * 1024;
 
 /// The counts of lines.
 #[derive(Clone, Copy, Debug, Default)]
@@ -172,10 +135,11 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     let example = arguments.form()?;
     let node = open(arguments, setting, &arguments.target.address)?;
     let (sender, batches) = bounded(1);
-    let len_max = Form::line_len_max(example.as_ref(), arguments.payload_len_max);
+    let layout = arguments.layout();
+    let len_max = Form::line_len_max(example.as_ref(), layout, arguments.len_max());
     // An interrupt abandons this thread while it waits for input.
     std::thread::Builder::new()
-        .spawn(move || lines::read(&mut BufReader::new(io::stdin()), len_max, &sender))
+        .spawn(move || lines::read(&mut BufReader::new(io::stdin()), layout, len_max, &sender))
         .map_err(|error| {
             let advice = "end some, or raise the limit (ulimit -u, ulimit -v)";
             let sentence = format!("cannot start a thread that reads the input: {error}; {advice}");
@@ -227,6 +191,15 @@ impl Arguments {
             Holding::Log if self.slots.is_some() => {
                 "a log has a --capacity, not --slots: omit them, or use --kind state"
             }
+            Holding::Table if self.slots.is_some() || self.capacity.is_some() => {
+                "a table has --keys, not --slots or a --capacity: omit them, or use --kind state or log"
+            }
+            Holding::Table if self.raw => {
+                "the lines of a table have keys: omit --raw, or use --kind state or log"
+            }
+            Holding::State | Holding::Log if self.keys.is_some() => {
+                "only a table has --keys: omit them, or use --kind table"
+            }
             _ => return Ok(()),
         };
         Err(Failure::usage(sentence))
@@ -243,6 +216,23 @@ impl Arguments {
                 Some(Form::of_examples(examples).map_err(malformed)?)
             }
         })
+    }
+
+    /// What the lines are.
+    fn layout(&self) -> Layout {
+        if self.kind == Holding::Table { Layout::KeyAndValue } else { Layout::Value }
+    }
+
+    /// The longest value, of a table together with its key.
+    fn len_max(&self) -> usize {
+        let default = if self.kind == Holding::Table { TABLE_LEN_MAX_DEFAULT } else { LEN_MAX_DEFAULT };
+        self.payload_len_max.unwrap_or(default)
+    }
+
+    /// The table to be opened.
+    fn opening<'a>(&'a self, node: &'a Node) -> table::Opening<'a> {
+        let capacity = self.keys.unwrap_or(limits::TABLE_CAPACITY_DEFAULT);
+        table::Opening { node, topic: &self.target.topic, capacity, len_max: self.len_max() }
     }
 
     /// Reports on standard error, unless --quiet.
@@ -265,6 +255,7 @@ impl Arguments {
 impl Topic {
     fn open(node: &Node, arguments: &Arguments, form: Form, tally: Tally) -> Result<Self, Failure> {
         let publisher = match &form {
+            _ if arguments.kind == Holding::Table => arguments.opening(node).publisher(&form)?,
             Form::Raw => open_publisher::<Raw>(node, arguments)?,
             Form::Text => open_publisher::<Encoded>(node, arguments)?,
             Form::Json(_, schema) => {
@@ -311,17 +302,20 @@ impl Topic {
 
     /// Publishes lines. Reports and skips those that cannot be values.
     fn publish(&mut self, arguments: &Arguments, lines: Vec<Line>) -> Result<(), Failure> {
-        let mut values = Vec::with_capacity(lines.len());
+        let mut entries = Vec::with_capacity(lines.len());
         let mut trouble = None;
         for line in lines {
-            match self.form.encode(line, arguments.payload_len_max) {
-                Ok(value) => values.push(value),
+            match self.form.encode(line, arguments.layout(), arguments.len_max()) {
+                Ok(entry) => entries.push(entry),
                 Err(lines::Rejected::Line(sentence)) => self.tally.reject(sentence),
                 Err(lines::Rejected::Input(failure)) => trouble = Some(failure),
             }
         }
-        self.publisher.publish(&values).map_err(|error| Failure::of(Exit::No, &error))?;
-        self.tally.published += values.len() as u64;
+        let refused = self.publisher.publish(&entries).map_err(|error| Failure::of(Exit::No, &error))?;
+        self.tally.published += (entries.len() - refused.len()) as u64;
+        for Refused { number, why } in refused {
+            self.tally.reject(lines::not_published(number, &why));
+        }
         trouble.map_or(Ok(()), Err)
     }
 }
@@ -363,14 +357,15 @@ fn open_publisher<P: Payload<Borrowed = [u8]>>(
     node: &Node,
     arguments: &Arguments,
 ) -> Result<Box<dyn Publisher>, Failure> {
-    let (topic, len_max) = (arguments.target.topic.as_str(), arguments.payload_len_max);
+    let (topic, len_max) = (arguments.target.topic.as_str(), arguments.len_max());
     Ok(match arguments.kind {
         Holding::Log => {
             let capacity = arguments.capacity.unwrap_or(limits::LOG_CAPACITY_DEFAULT);
             let builder = node.log_publisher::<P>(topic).capacity(capacity);
             Box::new(builder.payload_len_max(len_max).open()?)
         }
-        Holding::State => {
+        // A table has another publisher: see `table::open`.
+        Holding::State | Holding::Table => {
             let slots = arguments.slots.unwrap_or(limits::SLOT_COUNT_DEFAULT);
             let builder = node.state_publisher::<P>(topic).slots(slots);
             Box::new(builder.payload_len_max(len_max).open()?)

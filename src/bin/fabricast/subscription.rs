@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fabricast::{AnySubscriber, Meta, Raw, ReceiveError, SampleRef};
+use fabricast::{AnySubscriber, Change, Meta, Raw, ReceiveError, SnapshotEntry};
 
 use super::clock::Deadline;
 use super::interrupt::Interrupt;
@@ -11,16 +11,73 @@ use super::interrupt::Interrupt;
 const PAUSE_MIN: Duration = Duration::from_micros(50);
 const PAUSE_MAX: Duration = Duration::from_millis(4);
 
+/// A received value, in the subscriber's memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Received<'a> {
+    /// Its bytes; none if its key was removed.
+    pub(crate) bytes: &'a [u8],
+    pub(crate) meta: Meta,
+    /// Its key, if the topic is a table.
+    pub(crate) key: Option<Keyed<&'a [u8]>>,
+}
+
+/// The key of a value.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keyed<B> {
+    pub(crate) bytes: B,
+    /// How often it has changed since it was added.
+    pub(crate) number: u64,
+    /// Values of the key that this one replaced before they were received.
+    pub(crate) replaced: u64,
+    /// It was removed.
+    pub(crate) is_removed: bool,
+}
+
 /// A stored value.
 #[derive(Clone, Debug)]
 pub(crate) struct Value {
     pub(crate) bytes: Vec<u8>,
     pub(crate) meta: Meta,
+    pub(crate) key: Option<Keyed<Vec<u8>>>,
 }
 
-/// A copy of a sample, to be kept.
-pub(crate) fn keep(sample: SampleRef<'_, Raw>) -> Value {
-    Value { bytes: sample.bytes.to_owned(), meta: sample.meta }
+impl<'a> From<Change<&'a [u8], &'a [u8]>> for Received<'a> {
+    fn from(change: Change<&'a [u8], &'a [u8]>) -> Self {
+        let Change { key: bytes, value, meta, number, replaced, .. } = change;
+        let key = Keyed { bytes, number, replaced, is_removed: value.is_none() };
+        Self { bytes: value.unwrap_or_default(), meta, key: Some(key) }
+    }
+}
+
+impl From<SnapshotEntry<Vec<u8>, Vec<u8>>> for Value {
+    fn from(entry: SnapshotEntry<Vec<u8>, Vec<u8>>) -> Self {
+        let SnapshotEntry { key: bytes, value, meta, number, .. } = entry;
+        let key = Keyed { bytes, number, replaced: 0, is_removed: false };
+        Self { bytes: value, meta, key: Some(key) }
+    }
+}
+
+/// A copy of a value, to be kept.
+pub(crate) fn keep(received: Received<'_>) -> Value {
+    let Received { bytes, meta, key } = received;
+    let key = key.map(|key| Keyed {
+        bytes: key.bytes.to_owned(),
+        number: key.number,
+        replaced: key.replaced,
+        is_removed: key.is_removed,
+    });
+    Value { bytes: bytes.to_owned(), meta, key }
+}
+
+/// Receives the next value, if there is one. Does not wait.
+pub(crate) fn try_receive(subscriber: &mut AnySubscriber<Raw>) -> Result<Option<Received<'_>>, ReceiveError> {
+    match subscriber {
+        AnySubscriber::Table(table) => Ok(table.try_change()?.map(Received::from)),
+        other => {
+            let sample = other.try_receive_ref()?;
+            Ok(sample.map(|sample| Received { bytes: sample.bytes, meta: sample.meta, key: None }))
+        }
+    }
 }
 
 /// Receives the next value and returns `take` of it: polls often at first, and then less often. `None` at the deadline, or when
@@ -29,12 +86,12 @@ pub(crate) fn receive<R>(
     subscriber: &mut AnySubscriber<Raw>,
     timeout: Duration,
     interrupt: &Interrupt,
-    take: impl Fn(SampleRef<'_, Raw>) -> R,
+    take: impl Fn(Received<'_>) -> R,
 ) -> Result<Option<R>, ReceiveError> {
     let deadline = Deadline::after(timeout);
     let mut pause = PAUSE_MIN;
     loop {
-        match subscriber.try_receive_ref() {
+        match try_receive(subscriber) {
             Ok(None) | Err(ReceiveError::Contended { .. }) if !deadline.is_over() => {}
             outcome => return Ok(outcome?.map(take)),
         }

@@ -8,6 +8,7 @@ use fabricast::{LogStart, Target};
 use super::failure::{Exit, Failure};
 use super::feed::{Event, Feed};
 use super::interrupt::Interrupt;
+use super::keys::KeyArguments;
 use super::printer::{Form, Printer};
 use super::setting::{Setting, Way, target};
 use super::subscription::keep;
@@ -19,10 +20,16 @@ replaced before they were read are counted on a line of their own. For a log top
 from now on is shown; `fabricast tail` shows earlier ones. Ages compare the clocks of both hosts, and are
 off by their difference; `-1h00m (clock?)` means that the value's time lies in the future.
 
+Of a table, all keys are shown first, and then each key that changes: the sequence is that of the commit,
+and key and value are separated by a tab. `removed` in place of the value means that the key was removed;
+a value that is this text has quotes. The keys of one commit come in no particular order.
+
 With --json a value is one line
 {\"topic\",\"key\",\"sequence\",\"epoch\",\"published_ns\",\"age_ns\",\"value\"}, and a loss
 {\"topic\",\"lost\",\"first_lost\",\"reason\"}: the reason is conflated (replaced), lapped (overwritten
-in a log), cut off (the connection was lost first), damaged or undecodable.
+in a log), cut off (the connection was lost first), damaged or undecodable. Of a table, a value also has
+\"number\", which counts the changes of its key, and a removed key \"removed\":true; a loss of replaced values
+also has \"key\", and its first_lost is a number of this key.
 
 The exit code is 0 after --count values, after --for if a value arrived, at Ctrl-C, and when the topic
 ends in good order after a value; 1 when no value arrived; 5 when none arrived within --for and the
@@ -32,7 +39,8 @@ watching continues; with --delivery push it is not detected.
 Examples:
   fabricast watch shm:quotes/EURUSD
   fabricast watch shm:quotes/EURUSD --count 10 --json
-  fabricast watch shm:quotes/EURUSD --for 5s --delivery push";
+  fabricast watch shm:quotes/EURUSD --for 5s --delivery push
+  fabricast watch shm:quotes/fx --key 'EUR*'";
 
 /// Arguments of `watch`.
 #[derive(Debug, Args)]
@@ -41,6 +49,8 @@ pub(crate) struct Arguments {
     /// The topic, as in shm:NODE/TOPIC, or NODE/TOPIC for short.
     #[arg(value_parser = target)]
     target: Target,
+    #[command(flatten)]
+    keys: KeyArguments,
     /// End after this many values.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
@@ -57,7 +67,8 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
     let target = &arguments.target;
-    let subscriber = setting.subscribe_any(target, arguments.delivery.into(), LogStart::Newest)?;
+    let mut subscriber = setting.subscribe_any(target, arguments.delivery.into(), LogStart::Newest)?;
+    arguments.keys.apply(&mut subscriber, target)?;
     // Only now: until here Ctrl-C has its default effect.
     let interrupt = Interrupt::install()?;
     let form = if arguments.json { Form::Json } else { Form::Text };
@@ -66,7 +77,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     while arguments.count.is_none_or(|count| printer.shown() < count) {
         match feed.next(keep)? {
             Event::Value(value, missed) => {
-                missed.map_or(Ok(()), |missed| printer.loss(missed))?;
+                missed.map_or(Ok(()), |missed| printer.loss_before(&value, missed))?;
                 printer.value(&value)?;
             }
             Event::Lost(missed, lost) => {

@@ -12,7 +12,11 @@ use super::json;
 /// The most lines handed over, and published, at once.
 const LINES_AT_ONCE: usize = 64;
 /// Bytes that encoding adds to a text: its length.
-const TEXT_OVERHEAD: usize = 8;
+pub(super) const TEXT_OVERHEAD: usize = 8;
+/// Bytes between a key and its value in an entry of a table.
+const PRESENCE_LEN: usize = 1;
+/// Bytes of the longest key.
+pub(super) const KEY_LEN_MAX: usize = 256;
 /// Bytes of a line of JSON for each byte of the longest value: names, digits and escapes take more.
 const JSON_LEN_PARTS: usize = 16;
 /// Bytes that a line of JSON may always have.
@@ -23,8 +27,30 @@ const JSON_LEN_MIN: usize = 64 * 1024;
 pub(super) struct Line {
     /// Its number, from 1 on.
     number: u64,
-    /// Its bytes, or why they are missing; [`Rejected::Input`] is the last line.
+    /// The key before the value, in lines for a table; otherwise empty.
+    key: String,
+    /// The bytes of its value, or why they are missing; [`Rejected::Input`] is the last line.
     content: Result<Vec<u8>, Rejected>,
+}
+
+/// What lines are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// A value.
+    Value,
+    /// A key, a tab, and its value.
+    KeyAndValue,
+}
+
+/// An encoded line.
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// The number of the line.
+    pub(super) number: u64,
+    /// Its key; empty for a topic without keys.
+    pub(super) key: String,
+    /// Its encoded value.
+    pub(super) value: Vec<u8>,
 }
 
 /// Why a line is not published.
@@ -50,8 +76,13 @@ pub(super) enum Form {
 impl Rejected {
     /// The rejection of the line of this number.
     fn line(number: u64, why: &str) -> Self {
-        Self::Line(format!("line {number} was not published: {why}"))
+        Self::Line(not_published(number, why))
     }
+}
+
+/// The sentence about a line that was not published.
+pub(super) fn not_published(number: u64, why: &str) -> String {
+    format!("line {number} was not published: {why}")
 }
 
 impl Form {
@@ -67,24 +98,35 @@ impl Form {
 
     /// The form of JSON values like this line, which is returned.
     pub(super) fn of_line(line: Line) -> Result<(Self, Line), Rejected> {
-        let (number, bytes) = (line.number, line.content?);
+        let Line { number, key, content } = line;
+        let bytes = content?;
         let form = Self::of_examples(&[String::from_utf8_lossy(&bytes)]);
-        Ok((form.map_err(|why| Rejected::line(number, &why))?, Line { number, content: Ok(bytes) }))
+        Ok((form.map_err(|why| Rejected::line(number, &why))?, Line { number, key, content: Ok(bytes) }))
     }
 
     /// The most bytes of a line for a value of so many; for JSON also before its form is known.
-    pub(super) fn line_len_max(form: Option<&Self>, payload_len_max: usize) -> usize {
+    pub(super) fn line_len_max(form: Option<&Self>, layout: Layout, payload_len_max: usize) -> usize {
         match form {
+            // The tab takes the place of the presence byte.
+            Some(Self::Text) if layout == Layout::KeyAndValue => {
+                payload_len_max.saturating_sub(2 * TEXT_OVERHEAD)
+            }
             Some(Self::Text) => payload_len_max.saturating_sub(TEXT_OVERHEAD),
             Some(Self::Raw) => payload_len_max,
             Some(Self::Json(..)) | None => payload_len_max.saturating_mul(JSON_LEN_PARTS).max(JSON_LEN_MIN),
         }
     }
 
-    /// The encoded value of a line, of at most so many bytes.
-    pub(super) fn encode(&self, line: Line, payload_len_max: usize) -> Result<Vec<u8>, Rejected> {
-        let rejected = |why: &str| Rejected::line(line.number, why);
-        let bytes = line.content?;
+    /// The encoded value of a line, with its key of at most so many bytes.
+    pub(super) fn encode(
+        &self,
+        line: Line,
+        layout: Layout,
+        payload_len_max: usize,
+    ) -> Result<Entry, Rejected> {
+        let Line { number, key, content } = line;
+        let rejected = |why: &str| Rejected::line(number, why);
+        let bytes = content?;
         let value = match self {
             Self::Raw => bytes,
             Self::Text => {
@@ -108,7 +150,14 @@ impl Form {
                 encoded
             }
         };
-        if value.len() <= payload_len_max { Ok(value) } else { Err(rejected(&too_long(payload_len_max))) }
+        let lead_len = match layout {
+            Layout::Value => 0,
+            Layout::KeyAndValue => TEXT_OVERHEAD + key.len() + PRESENCE_LEN,
+        };
+        if lead_len + value.len() > payload_len_max {
+            return Err(rejected(&too_long(payload_len_max)));
+        }
+        Ok(Entry { number, key, value })
     }
 }
 
@@ -117,7 +166,12 @@ fn too_long(len_max: usize) -> String {
 }
 
 /// Reads lines until the input ends or the receiver is dropped. Hands over together those available without waiting.
-pub(super) fn read(input: &mut BufReader<impl Read>, len_max: usize, batches: &Sender<Vec<Line>>) {
+pub(super) fn read(
+    input: &mut BufReader<impl Read>,
+    layout: Layout,
+    len_max: usize,
+    batches: &Sender<Vec<Line>>,
+) {
     let mut batch = Vec::new();
     for number in 1_u64.. {
         let content = read_line(input, number, len_max).unwrap_or_else(|error| {
@@ -125,7 +179,13 @@ pub(super) fn read(input: &mut BufReader<impl Read>, len_max: usize, batches: &S
             Some(Err(Rejected::Input(Failure::new(Exit::Local, sentence))))
         });
         let is_over = matches!(content, None | Some(Err(Rejected::Input(_))));
-        batch.extend(content.map(|content| Line { number, content }));
+        batch.extend(content.map(|content| match layout {
+            Layout::Value => Line { number, key: String::new(), content },
+            Layout::KeyAndValue => match content.and_then(|bytes| split(number, &bytes)) {
+                Ok((key, value)) => Line { number, key, content: Ok(value) },
+                Err(rejected) => Line { number, key: String::new(), content: Err(rejected) },
+            },
+        }));
         if batch.len() < LINES_AT_ONCE && !is_over && input.buffer().contains(&b'\n') {
             continue;
         }
@@ -134,6 +194,20 @@ pub(super) fn read(input: &mut BufReader<impl Read>, len_max: usize, batches: &S
             return;
         }
     }
+}
+
+/// The key and the value of a line.
+fn split(number: u64, line: &[u8]) -> Result<(String, Vec<u8>), Rejected> {
+    let rejected = |why: &str| Rejected::line(number, why);
+    let at = line.iter().position(|byte| *byte == b'\t');
+    let (key, value) = at.and_then(|at| line.split_at_checked(at)).ok_or_else(|| {
+        rejected("it has no tab: a line for a table is a key, a tab, and a value, as in KEY<TAB>VALUE")
+    })?;
+    let key = std::str::from_utf8(key).map_err(|_| rejected("its key is not valid UTF-8"))?;
+    if key.len() > KEY_LEN_MAX {
+        return Err(rejected(&format!("its key is longer than {KEY_LEN_MAX} bytes: use a shorter one")));
+    }
+    Ok((key.to_owned(), value.get(1..).unwrap_or_default().to_owned()))
 }
 
 /// The next line without its end. Never takes more memory than the longest line.
@@ -181,7 +255,7 @@ mod tests {
 
     fn batches(input: &[u8], len_max: usize) -> Vec<Vec<Line>> {
         let (sender, batches) = bounded(100);
-        read(&mut BufReader::new(input), len_max, &sender);
+        read(&mut BufReader::new(input), Layout::Value, len_max, &sender);
         drop(sender);
         batches.iter().collect()
     }
@@ -202,7 +276,8 @@ mod tests {
             Rejected::Line(sentence) => sentence,
             Rejected::Input(failure) => panic!("{failure}"),
         };
-        lines.map(|line| form.encode(line, 16).map_err(sentence)).collect()
+        let encode = |line| form.encode(line, Layout::Value, 16).map(|entry| entry.value);
+        lines.map(|line| encode(line).map_err(sentence)).collect()
     }
 
     #[test]
@@ -232,6 +307,30 @@ mod tests {
         // Its end may be where reading stopped.
         assert_eq!(lines(b"abcd\n\nx\n", 3), [Err(3), kept(""), kept("x")]);
         assert_eq!(lines(b"abcde\nx\n", 3), [Err(3), kept("x")]);
+    }
+
+    #[test]
+    fn line_for_a_table_begins_with_a_key_and_a_tab() {
+        let entries = |input: &[u8], len_max| {
+            let (sender, batches) = bounded(100);
+            read(&mut BufReader::new(input), Layout::KeyAndValue, 1000, &sender);
+            drop(sender);
+            let encoded = batches.iter().flatten().map(|line| {
+                let entry = Form::Text.encode(line, Layout::KeyAndValue, len_max).ok()?;
+                let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+                Some((entry.key, text(entry.value.get(TEXT_OVERHEAD..).unwrap())))
+            });
+            encoded.collect::<Vec<_>>()
+        };
+        let entry = |key: &str, value: &str| Some((key.to_owned(), value.to_owned()));
+        let read = entries(b"AAC+\t1\r\n a \t b\tc \n\t\nno tab\n\nBRK.B\t\n", 100);
+        assert_eq!(
+            read,
+            [entry("AAC+", "1"), entry(" a ", " b\tc "), entry("", ""), None, None, entry("BRK.B", "")]
+        );
+        // Two lengths, a presence byte, a key and a value.
+        assert_eq!(entries(b"ab\tcd\nab\tcde\n", 8 + 2 + 1 + 8 + 2), [entry("ab", "cd"), None]);
+        assert_eq!(Form::line_len_max(Some(&Form::Text), Layout::KeyAndValue, 21), "ab\tcd".len());
     }
 
     #[test]

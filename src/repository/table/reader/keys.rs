@@ -45,6 +45,11 @@ impl TableReader {
         suspects.filter(|cell| self.directory.has(*cell)).map(|cell| self.directory.key(cell))
     }
 
+    /// Returns the number of damaged entries, with known keys and without.
+    pub(crate) fn suspect_count(&self) -> usize {
+        self.suspects.len()
+    }
+
     /// Records the key of the entry taken from this cell. Returns whether the cell is that of the key; otherwise the key has moved to
     /// another one.
     #[inline]

@@ -1,0 +1,152 @@
+//! The newest values of a table.
+
+use std::io::Write;
+use std::time::Duration;
+
+use fabricast::{AnySubscriber, DecodeError, Raw, ReceiveError, SnapshotEntry, Target};
+
+use super::super::clock::Deadline;
+use super::super::failure::{Exit, Failure};
+use super::super::interrupt::Interrupt;
+use super::super::output::{hex_dump, is_abandoned, json_line};
+use super::super::printer::Form;
+use super::super::subscription::{Value, keep, receive};
+use super::super::value::{Schemas, ValueLine, key_text, len};
+use super::newest::{CONTENTION, LOOK_INTERVAL, Newest};
+
+/// How long to wait for the table to be read, before checking for signals.
+const READ_INTERVAL: Duration = Duration::from_millis(1);
+/// How long to try to read all entries as of one commit.
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Reads the newest value of the only key that the subscriber receives, within this time.
+pub(super) fn newest_of_key(
+    subscriber: &mut AnySubscriber<Raw>,
+    wait: Duration,
+    interrupt: &Interrupt,
+) -> Result<Newest<Value>, Failure> {
+    let (deadline, reading) = (Deadline::after(wait), Deadline::after(CONTENTION));
+    let newest = subscriber.newest_at_start();
+    loop {
+        let is_read = subscriber.last() >= newest;
+        let interval = if is_read { LOOK_INTERVAL } else { READ_INTERVAL };
+        match receive(subscriber, interval.min(deadline.left()), interrupt, keep) {
+            Ok(Some(value)) if value.key.as_ref().is_none_or(|key| !key.is_removed) => {
+                return Ok(Newest::Value(value));
+            }
+            // A damaged entry may be that of another key. If it is that of this one, it is not found.
+            Ok(Some(_))
+            | Err(
+                ReceiveError::Damaged { .. }
+                | ReceiveError::BrokenStamps { .. }
+                | ReceiveError::ImpossibleLen { .. },
+            ) => continue,
+            Ok(None) | Err(ReceiveError::Contended { .. }) => {}
+            Err(ReceiveError::Ended { .. }) => return Ok(Newest::Ended),
+            Err(error) => return Err(error.into()),
+        }
+        if interrupt.came() {
+            return Ok(Newest::Nothing);
+        }
+        if is_abandoned() {
+            return Err(Failure::ClosedPipe);
+        }
+        if deadline.is_over() {
+            if subscriber.last() >= newest {
+                return Ok(Newest::Nothing);
+            }
+            if reading.is_over() {
+                return Ok(Newest::Unread(newest));
+            }
+            interrupt.pause(READ_INTERVAL);
+        }
+    }
+}
+
+/// The failure if a table does not have a key.
+pub(super) fn no_key(subscriber: &AnySubscriber<Raw>, target: &Target, key: &str) -> Failure {
+    let damaged = match subscriber {
+        AnySubscriber::Table(table) if table.suspect_count() > 0 => {
+            format!("; it has damaged entries ({}), whose keys are unknown", table.suspect_count())
+        }
+        _ => String::new(),
+    };
+    let what = format!("wait for it with --wait TIME, or print all keys with `fabricast get {target}`");
+    Failure::new(Exit::No, format!("{target} has no key {key:?}{damaged}: {what}"))
+}
+
+/// Prints all keys of a table and their values as of one commit.
+pub(super) fn print_all(
+    subscriber: &mut AnySubscriber<Raw>,
+    target: &Target,
+    (form, wait): (Form, Duration),
+    interrupt: &Interrupt,
+) -> Result<Exit, Failure> {
+    let schemas = Schemas::of(subscriber);
+    let deadline = Deadline::after(wait);
+    let (entries, damaged) = loop {
+        if let AnySubscriber::Table(table) = &mut *subscriber {
+            let entries = table.snapshot(SNAPSHOT_TIMEOUT)?.entries;
+            if !entries.is_empty() || table.suspect_count() > 0 {
+                break (entries, table.suspect_count());
+            }
+        }
+        if deadline.is_over() {
+            let what = "wait for one with --wait TIME, or watch the topic with `fabricast watch`";
+            return Err(Failure::new(Exit::No, format!("{target} has no keys: {what}")));
+        }
+        match receive(subscriber, deadline.left().min(LOOK_INTERVAL), interrupt, |_| ()) {
+            _ if interrupt.came() => return Ok(Exit::Interrupted),
+            Ok(None) if is_abandoned() => return Err(Failure::ClosedPipe),
+            Ok(_) | Err(ReceiveError::Contended { .. }) => {}
+            Err(ReceiveError::Ended { .. }) => {
+                return Err(Failure::new(Exit::No, format!("{target} has no keys: it has ended")));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    };
+    let mut out = std::io::stdout().lock();
+    for value in &in_order(entries, &schemas)? {
+        let undecodable = |source| undecodable(value, source);
+        match form {
+            Form::Json => {
+                let line = ValueLine::new(subscriber.topic(), &schemas, value).map_err(undecodable)?;
+                json_line(&mut out, &line)?;
+            }
+            Form::Hex => {
+                writeln!(out, "{}{}", schemas.lead(value).map_err(undecodable)?, len(value))?;
+                hex_dump(&mut out, &value.bytes)?;
+            }
+            Form::Text | Form::Raw => {
+                let lead = schemas.lead(value).map_err(undecodable)?;
+                writeln!(out, "{lead}{}", schemas.text(value).map_err(undecodable)?)?;
+            }
+        }
+    }
+    out.flush()?;
+    if damaged > 0 {
+        let sentence = format!("{damaged} damaged entries of {target} are missing: check its publisher");
+        return Err(Failure::new(Exit::No, sentence));
+    }
+    Ok(Exit::Done)
+}
+
+/// The entries in the order of their keys: numbers as numbers, all others as texts.
+fn in_order(entries: Vec<SnapshotEntry<Vec<u8>, Vec<u8>>>, schemas: &Schemas) -> Result<Vec<Value>, Failure> {
+    let keyed = entries.into_iter().map(|entry| {
+        let value = Value::from(entry);
+        let key = schemas.key(&value).map_err(|source| undecodable(&value, source))?;
+        Ok((key.unwrap_or_default(), value))
+    });
+    let mut keyed: Vec<(serde_json::Value, Value)> = keyed.collect::<Result<_, Failure>>()?;
+    keyed.sort_by_cached_key(|(key, _)| key_text(key));
+    if keyed.iter().all(|(key, _)| key.is_number()) {
+        let number = |key: &serde_json::Value| key.as_f64().unwrap_or_default();
+        keyed.sort_by(|(one, _), (other, _)| number(one).total_cmp(&number(other)));
+    }
+    Ok(keyed.into_iter().map(|(_, value)| value).collect())
+}
+
+fn undecodable(value: &Value, source: DecodeError) -> Failure {
+    Failure::of(Exit::No, &ReceiveError::Decode { sequence: value.meta.sequence, source })
+}

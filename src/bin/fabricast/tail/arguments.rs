@@ -1,0 +1,109 @@
+//! The arguments of `fabricast tail`.
+
+use std::time::Duration;
+
+use clap::Args;
+use fabricast::{LogStart, Sequence, Target};
+
+use super::super::failure::{Exit, Failure};
+use super::super::keys::KeyArguments;
+use super::super::printer::FormArguments;
+use super::super::setting::target;
+use super::super::subscription::Value;
+use super::super::units::duration;
+
+/// How long to wait for an existing record: it may come over a wire.
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+
+const AFTER_HELP: &str = "\
+A line is the sequence of a record, its age when printed, and the record. Without --follow the command
+ends with the record that was the newest at its start; with --follow it continues with later ones.
+Records overwritten before they were read are counted on a line of their own. With --from, the count includes all from that sequence on.
+
+Of a table, the keys that changed last are shown, with their newest values: key and value are separated by
+a tab. --last counts keys, --from is a commit, and --earliest shows all keys. With --follow each key that
+changes is shown, and `removed` in place of the value of a removed key.
+
+With --json a record is one line
+{\"topic\",\"key\",\"sequence\",\"epoch\",\"published_ns\",\"age_ns\",\"value\"}, and a loss
+{\"topic\",\"lost\",\"first_lost\",\"reason\"}: the reason is lapped (overwritten), damaged, undecodable or
+cut off (the connection was lost first). For tables see `fabricast watch --help`.
+With --raw the bytes of records follow each other without separators, and losses go to standard error.
+
+The exit code is 0 when it is done, after --count records, at Ctrl-C, and when the topic ends in good
+order after a record; 1 when no record arrived within --for or before the end of the topic, or when
+--from is beyond the newest record without --follow; 5 when no record arrived within --for and the
+publisher is hung; 6 when the publisher's process is gone.
+
+Examples:
+  fabricast tail shm:exchange/trades                         the last 10 records
+  fabricast tail shm:exchange/trades --earliest --json       every available record
+  fabricast tail shm:exchange/trades --from 1000 --count 5   records 1000 to 1004
+  fabricast tail shm:exchange/trades --last 0 --follow       records published from now on
+  fabricast tail shm:camera/frames --last 1 --raw > frame.bin
+  fabricast tail shm:quotes/fx --last 3 --follow --key 'EUR*'";
+
+/// Arguments of `tail`.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Arguments {
+    /// The log or table topic, as in shm:NODE/TOPIC, or NODE/TOPIC for short.
+    #[arg(value_parser = target)]
+    pub(super) target: Target,
+    #[command(flatten)]
+    pub(super) keys: KeyArguments,
+    /// Begin this many records before the next one, or with the oldest available.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(super) last: u64,
+    /// Begin with the record of this sequence.
+    #[arg(long, value_name = "SEQ", conflicts_with_all = ["last", "earliest"])]
+    pub(super) from: Option<u64>,
+    /// Begin with the oldest record available.
+    #[arg(long, conflicts_with = "last")]
+    pub(super) earliest: bool,
+    /// Continue with records published later.
+    #[arg(long, short)]
+    pub(super) follow: bool,
+    /// End after this many records.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) count: Option<u64>,
+    /// End after this time: seconds, or with a unit, as in 5s or 1m30s.
+    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+    pub(super) duration: Option<Duration>,
+    /// Have the publisher write the records here, instead of reading them there.
+    #[arg(long)]
+    pub(super) push: bool,
+    #[command(flatten)]
+    pub(super) form: FormArguments,
+}
+
+impl Arguments {
+    /// Where it begins.
+    pub(super) fn start(&self) -> LogStart {
+        match self.from {
+            Some(sequence) => LogStart::At(Sequence::new(sequence)),
+            None if self.earliest => LogStart::Earliest,
+            None => LogStart::Back(self.last),
+        }
+    }
+
+    /// How many of the keys that changed first are left out.
+    pub(super) fn skipped(&self, values: &[Value]) -> usize {
+        match self.from {
+            Some(from) => values.partition_point(|value| value.meta.sequence.get() < from),
+            None if self.earliest => 0,
+            None => values.len().saturating_sub(usize::try_from(self.last).unwrap_or(usize::MAX)),
+        }
+    }
+}
+
+/// The failure if what `--from` names does not exist yet.
+pub(super) fn not_yet(target: &Target, (what, from): (&str, u64), newest: Sequence) -> Failure {
+    let sentence = match newest.get() {
+        0 => format!("{target} is empty: use --follow to wait for {what} {from}"),
+        newest => {
+            format!("{target} has no {what} {from} yet (newest: {newest}): use --follow to wait for it")
+        }
+    };
+    Failure::new(Exit::No, sentence)
+}

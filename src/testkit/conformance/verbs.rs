@@ -10,10 +10,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::{
-    Harness, Pair, conformance_suite, dial, message, name, registered, send, topic_suite,
-    until,
-};
+use super::{Harness, Pair, conformance_suite, dial, message, name, registered, send, topic_suite, until};
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::verbs::{VerbsConfig, VerbsFabric};
 use crate::fabric::{

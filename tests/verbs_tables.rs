@@ -16,7 +16,7 @@ use fabricast::{
     Address, Delivery, ErrorChain, Node, RdmaConnect, ReceiveError, TablePublisher, TableSubscriber,
 };
 
-use self::support::time::{PATIENCE, wait_until};
+use self::support::time::{PATIENCE, now, wait_until};
 
 #[cfg(test)]
 mod support;
@@ -139,7 +139,9 @@ fn snapshots_beside_a_publisher_are_of_one_commit() {
                     let values = [(&from, &[balances[source]; 8]), (&to, &[balances[sink]; 8])];
                     table.put_batch(values).expect("room");
                 }
-                thread::sleep(Duration::from_millis(3));
+                // Slowly enough for a snapshot over an emulated wire to be complete.
+                let next = now() + Duration::from_millis(3);
+                wait_until("the next commit", || now() >= next);
             }
         });
         for delivery in [Delivery::Pull, Delivery::Push] {

@@ -1,16 +1,18 @@
-//! Replays 12,154 real daily bars of five stocks, one state topic per ticker, to two processes that it starts: a pull and a push
-//! subscriber. It ends by itself, compares what each received last with the file, and exits with 1 on any difference.
+//! Replays 12,154 real daily bars of five stocks to two processes that it starts, a pull and a push subscriber: the newest bar of
+//! each ticker in a table, and every bar in a log. It ends by itself, compares what each received with the file, and exits with 1 on
+//! any difference.
 
 #![expect(clippy::disallowed_methods, reason = "an example keeps time with the standard library")]
 
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-use fabricast::{Address, Delivery, ErrorChain, Node, ReceiveError, StatePublisher, StateSubscriber};
+use fabricast::{Address, Change, Delivery, ErrorChain, LogSubscriber, Node, ReceiveError, TableSubscriber};
 use serde::{Deserialize, Serialize};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -21,7 +23,7 @@ const STOCKS: &[u8] = include_bytes!("data/stocks.csv.gz");
 const NODE: &str = "market-data";
 /// Default bars per second: the whole file takes two to three seconds.
 const RATE: f64 = 5000.0;
-/// The pause between polls of a subscriber: at the default rate it misses most bars, and counts them.
+/// The pause between polls of a subscriber: at the default rate the table replaces most bars meanwhile, and counts them.
 const LOOK: Duration = Duration::from_millis(2);
 /// How long the subscribers may take to attach, and to end after the last bar.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -48,19 +50,23 @@ struct Settings {
 /// A subscriber's report on one ticker.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Seen {
-    /// The sequence of the first bar received; 0 for none.
-    first: u64,
+    /// Bars received from the table, and those that were replaced before.
     received: u64,
-    conflated: u64,
-    torn_retries: u64,
-    rejected: u64,
-    /// The last bar, as text, so that equal texts mean equal numbers.
+    replaced: u64,
+    /// The last of them, as text, so that equal texts mean equal numbers.
     last: String,
-    #[serde(skip)]
-    ended: bool,
+    /// Bars received from the log, and a hash of all of them in order.
+    recorded: u64,
+    hash: u64,
 }
 
-type Report = BTreeMap<String, Seen>;
+/// A subscriber's report: on each ticker, and the entries of the table and records of the log that were refused or lost.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Report {
+    tickers: BTreeMap<String, Seen>,
+    lost: u64,
+    torn_retries: u64,
+}
 
 /// A subscribing process. Dropping it kills the process if it still runs.
 struct Subscriber {
@@ -72,8 +78,8 @@ struct Subscriber {
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match arguments.as_slice() {
-        [role, at, tickers @ ..] if role == "--subscribe-by-pull" => subscribe(Delivery::Pull, at, tickers),
-        [role, at, tickers @ ..] if role == "--subscribe-by-push" => subscribe(Delivery::Push, at, tickers),
+        [role, at] if role == "--subscribe-by-pull" => subscribe(Delivery::Pull, at),
+        [role, at] if role == "--subscribe-by-push" => subscribe(Delivery::Push, at),
         _ => publish(&arguments),
     };
     match outcome {
@@ -103,36 +109,35 @@ fn publish(arguments: &[String]) -> Outcome<()> {
         .find(is_meant)
         .ok_or("the node does not listen over that fabric")?
         .to_string();
-    let mut publishers = BTreeMap::new();
-    for ticker in expected.keys() {
-        let publisher = node.state_publisher::<Bar>(ticker).payload_len_max(128).open()?;
-        publishers.insert(ticker.as_str(), publisher);
-    }
+    let mut newest =
+        node.table_publisher::<String, Bar>("newest").capacity(1000).payload_len_max(192).open()?;
+    let mut all =
+        node.log_publisher::<(String, Bar)>("bars").payload_len_max(192).capacity(8 << 20).open()?;
     let (bars, seconds) = (rows.len(), rows.len() as f64 / rate);
     println!("{bars} bars of {} stocks, {rate} per second: about {seconds:.1} s", expected.len());
     println!("see them from another terminal (`--rate 50` gives more time):");
-    println!("  fabricast list\n  fabricast watch {at}/AAPL");
-    let mut pull = Subscriber::start(Delivery::Pull, &at, expected.keys())?;
-    let mut push = Subscriber::start(Delivery::Push, &at, expected.keys())?;
+    println!(
+        "  fabricast list\n  fabricast watch {at}/newest --key 'A*'\n  fabricast tail {at}/bars --follow"
+    );
+    let mut pull = Subscriber::start(Delivery::Pull, &at)?;
+    let mut push = Subscriber::start(Delivery::Push, &at)?;
     pull.line("attach")?;
     push.line("attach")?;
     println!("both subscribers are attached\n");
 
     let began = Instant::now();
-    for (index, (ticker, bar)) in rows.iter().enumerate() {
+    for (index, row) in rows.iter().enumerate() {
         let due = Duration::from_secs_f64(index as f64 / rate);
         std::thread::sleep(due.saturating_sub(began.elapsed()));
         pull.check()?;
         push.check()?;
-        publishers.get_mut(ticker.as_str()).ok_or("a ticker without a topic")?.publish(bar)?;
+        newest.put(row.0.as_str(), &row.1)?;
+        all.publish(row)?;
     }
-    let published = |publisher: &StatePublisher<Bar>| publisher.newest().get();
-    let counts: BTreeMap<&str, u64> =
-        publishers.iter().map(|(ticker, it)| (*ticker, published(it))).collect();
-    // Ends the topics; the last values can still be received.
-    drop(publishers);
+    // Ends the topics; the last bars can still be received.
+    drop((newest, all));
     let reports = [("pull", pull.report()?), ("push", push.report()?)];
-    compare(&expected, &counts, &reports)
+    compare(&expected, &rows, &reports)
 }
 
 /// The settings from the arguments, with the rows of the file in order.
@@ -168,86 +173,114 @@ fn read(arguments: &[String]) -> Outcome<Settings> {
 /// Prints what was published and received. An error names the differences.
 fn compare(
     expected: &BTreeMap<String, Bar>,
-    counts: &BTreeMap<&str, u64>,
+    rows: &[(String, Bar)],
     reports: &[(&str, Report); 2],
 ) -> Outcome<()> {
     let mut differences = String::new();
-    println!("ticker  published  seen by pull  seen by push  torn retries  rejected  last close");
+    println!("ticker  published  newest by pull  newest by push  log by pull  log by push  last close");
     for (ticker, bar) in expected {
-        let count = counts.get(ticker.as_str()).copied().unwrap_or(0);
-        let (mut received, mut torn, mut rejected) = (String::new(), 0, 0);
+        let mut published = Seen::default();
+        rows.iter().filter(|(name, _)| name == ticker).for_each(|(_, bar)| published.record(bar));
+        let (mut newest, mut recorded) = (String::new(), String::new());
         for (name, report) in reports {
-            let seen = report.get(ticker).ok_or_else(|| format!("no report of {ticker} by {name}"))?;
+            let seen =
+                report.tickers.get(ticker).ok_or_else(|| format!("no report of {ticker} by {name}"))?;
             if seen.last != format!("{bar:?}") {
                 differences +=
                     &format!("\n{ticker} ended by {name} with {}, in the file with {bar:?}", seen.last);
             }
-            // Every bar was received, or replaced before a poll, even before the first one received.
-            let known = seen.first.saturating_sub(1) + seen.received + seen.conflated;
-            if known != count || seen.rejected > 0 {
+            // Every bar came in the log, and in the table or was replaced there before a poll.
+            let (known, count) = (seen.received + seen.replaced, published.recorded);
+            if known != count || (seen.recorded, seen.hash) != (count, published.hash) {
                 differences +=
                     &format!("\n{ticker} by {name}: {count} bars were published, but it saw {seen:?}");
             }
-            received += &format!("  {:>12}", seen.received);
-            torn += seen.torn_retries;
-            rejected += seen.rejected;
+            newest += &format!("  {:>14}", seen.received);
+            recorded += &format!("  {:>11}", seen.recorded);
         }
-        println!("{ticker:<6}  {count:>9}{received}  {torn:>12}  {rejected:>8}  {:>10.2}", bar.close);
+        println!("{ticker:<6}  {:>9}{newest}{recorded}  {:>10.2}", published.recorded, bar.close);
+    }
+    for (name, report) in reports {
+        println!("{name}: {} torn reads repeated, {} bars refused or lost", report.torn_retries, report.lost);
+        if report.lost > 0 {
+            differences += &format!("\n{name} lost or refused {} bars", report.lost);
+        }
     }
     if !differences.is_empty() {
         return Err(format!("what was seen differs from what was published:{differences}").into());
     }
     println!(
-        "\nboth ended with the last bar of the file; every bar was seen, or counted as replaced by a newer one"
+        "\nboth ended with the last bars of the file; every bar of the log was received, each as it was published"
     );
     Ok(())
 }
 
-/// A subscribing process: polls all tickers until they end, and reports what it received.
-fn subscribe(delivery: Delivery, at: &str, tickers: &[String]) -> Outcome<()> {
+/// A subscribing process: polls the table and the log until both end, and reports what it received.
+fn subscribe(delivery: Delivery, at: &str) -> Outcome<()> {
     let failed = |error: &dyn Error| format!("the {delivery} subscriber: {}", ErrorChain(error));
     let node = Node::builder().open().map_err(|error| failed(&error))?;
-    let mut open = Vec::new();
-    for ticker in tickers {
-        let builder = node.state_subscriber::<Bar>(&format!("{at}/{ticker}")).delivery(delivery);
-        open.push((builder.open().map_err(|error| failed(&error))?, Seen::default()));
-    }
+    let newest = node.table_subscriber::<String, Bar>(&format!("{at}/newest")).delivery(delivery).open();
+    let mut newest: TableSubscriber<String, Bar> = newest.map_err(|error| failed(&error))?;
+    let all = node.log_subscriber::<(String, Bar)>(&format!("{at}/bars")).delivery(delivery).open();
+    let mut all: LogSubscriber<(String, Bar)> = all.map_err(|error| failed(&error))?;
     let mut output = std::io::stdout();
     writeln!(output, "attached")?;
-    while open.iter().any(|(_, seen)| !seen.ended) {
+    let (mut report, mut is_over) = (Report::default(), [false; 2]);
+    while is_over != [true; 2] {
         std::thread::sleep(LOOK);
-        for (subscriber, seen) in &mut open {
-            seen.look(subscriber).map_err(|error| failed(&error))?;
+        while let Some(change) = next(newest.try_change(), &mut is_over[0]).map_err(|error| failed(&error))? {
+            report.seen(&change.key).change(change);
+        }
+        while let Some(record) = next(all.try_receive(), &mut is_over[1]).map_err(|error| failed(&error))? {
+            let (ticker, bar) = record.value;
+            report.seen(&ticker).record(&bar);
         }
     }
-    let report: Report = open.into_iter().map(|(it, seen)| (it.topic().to_string(), seen)).collect();
+    for stats in [newest.stats(), all.stats()] {
+        report.lost += stats.rejected + stats.lapped + stats.cut_off;
+        report.torn_retries += stats.torn_retries;
+    }
     writeln!(output, "{}", serde_json::to_string(&report)?)?;
     Ok(())
 }
 
-impl Seen {
-    fn look(&mut self, subscriber: &mut StateSubscriber<Bar>) -> Result<(), ReceiveError> {
-        match subscriber.try_receive() {
-            // A value that changes faster than it can be read is tried again at the next poll.
-            Ok(None) | Err(ReceiveError::Contended { .. }) => {}
-            Ok(Some(sample)) => {
-                self.first = if self.first == 0 { sample.meta.sequence.get() } else { self.first };
-                self.last = format!("{:?}", sample.value);
-            }
-            Err(ReceiveError::Ended { .. }) => self.ended = true,
-            Err(error) => return Err(error),
+/// The outcome of a receive, or that the topic is over.
+fn next<T>(outcome: Result<Option<T>, ReceiveError>, is_over: &mut bool) -> Result<Option<T>, ReceiveError> {
+    match outcome {
+        Err(ReceiveError::Ended { .. }) => {
+            *is_over = true;
+            Ok(None)
         }
-        let stats = subscriber.stats();
-        (self.received, self.conflated) = (stats.received, stats.conflated);
-        (self.torn_retries, self.rejected) = (stats.torn_retries, stats.rejected);
-        Ok(())
+        // What changes faster than it can be read is tried again at the next poll.
+        Err(ReceiveError::Contended { .. }) => Ok(None),
+        outcome => outcome,
+    }
+}
+
+impl Report {
+    fn seen(&mut self, ticker: &str) -> &mut Seen {
+        self.tickers.entry(ticker.to_owned()).or_default()
+    }
+}
+
+impl Seen {
+    fn change(&mut self, change: Change<String, Bar>) {
+        self.received += 1;
+        self.replaced += change.replaced;
+        self.last = change.value.map_or_else(String::new, |bar| format!("{bar:?}"));
+    }
+
+    fn record(&mut self, bar: &Bar) {
+        let mut hasher = DefaultHasher::new();
+        (self.hash, format!("{bar:?}")).hash(&mut hasher);
+        (self.recorded, self.hash) = (self.recorded + 1, hasher.finish());
     }
 }
 
 impl Subscriber {
-    fn start<'a>(delivery: Delivery, at: &str, tickers: impl Iterator<Item = &'a String>) -> Outcome<Self> {
+    fn start(delivery: Delivery, at: &str) -> Outcome<Self> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.arg(format!("--subscribe-by-{delivery}")).arg(at).args(tickers);
+        command.arg(format!("--subscribe-by-{delivery}")).arg(at);
         let mut process = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         let output = process.stdout.take().ok_or("a process without output")?;
         let (sender, lines) = channel();

@@ -190,13 +190,8 @@ fn compare(
         }
         println!("{ticker:<6}  {:>9}{newest}{recorded}  {:>10.2}", published.recorded, bar.close);
     }
-    for (name, report) in reports {
-        println!("{name}: {} bars refused or lost", report.lost);
-    }
-    if reports.iter().any(|(_, report)| report.lost > 0) {
-        differences += "\nbars were refused or lost";
-    }
-    if !differences.is_empty() {
+    reports.iter().for_each(|(name, report)| println!("{name}: {} bars refused or lost", report.lost));
+    if !differences.is_empty() || reports.iter().any(|(_, report)| report.lost > 0) {
         return Err(format!("what was seen differs from what was published:{differences}").into());
     }
     println!("\nboth ended with the last bars of the file; every bar of the log came as it was published");

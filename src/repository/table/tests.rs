@@ -21,13 +21,13 @@ const LEN_MAX: usize = 60;
 
 /// The state of a key after a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Held {
-    value: Vec<u8>,
-    number: u64,
-    sequence: u64,
+pub(crate) struct Held {
+    pub(crate) value: Vec<u8>,
+    pub(crate) number: u64,
+    pub(crate) sequence: u64,
 }
 
-type Table = BTreeMap<Vec<u8>, Held>;
+pub(crate) type Table = BTreeMap<Vec<u8>, Held>;
 
 /// A writer and what it has committed.
 struct World {
@@ -104,22 +104,24 @@ impl World {
 
 /// What a subscriber has received.
 #[derive(Debug, Default)]
-struct Replica {
-    table: BTreeMap<Vec<u8>, (Vec<u8>, u64)>,
-    granted: u64,
-    received: u64,
-    replaced: u64,
+pub(crate) struct Replica {
+    pub(crate) table: BTreeMap<Vec<u8>, (Vec<u8>, u64)>,
+    pub(crate) granted: u64,
+    /// The time of publishing is this and the sequence, ns.
+    pub(crate) base_ns: u64,
+    pub(crate) received: u64,
+    pub(crate) replaced: u64,
 }
 
 impl Replica {
     /// Checks a change against the history, and applies it.
-    fn apply(&mut self, history: &[Table], value: &Verified<'_>, changed: ChangedKey) {
+    pub(crate) fn apply(&mut self, history: &[Table], value: &Verified<'_>, changed: ChangedKey) {
         let (key, rest) = value.payload.split_at(changed.key_len);
         let (presence, bytes) = rest.split_first().unwrap();
         let sequence = value.meta.sequence.get();
         assert!(index(sequence) < history.len(), "{sequence} is not committed");
-        let is_exact = value.meta.published_ns == sequence;
-        assert!(is_exact || !changed.is_present && value.meta.published_ns > sequence);
+        let published = value.meta.published_ns - self.base_ns;
+        assert!(published == sequence || !changed.is_present && published > sequence);
         let last = self.table.get(key).map(|(_, number)| *number);
         if *presence == ABSENT {
             assert!(!changed.is_present && bytes.is_empty());
@@ -159,7 +161,7 @@ impl Replica {
     }
 
     /// Checks that it has the same keys and values.
-    fn check(&self, table: &Table, is_wanted: impl Fn(&[u8]) -> bool) {
+    pub(crate) fn check(&self, table: &Table, is_wanted: impl Fn(&[u8]) -> bool) {
         let wanted = table.iter().filter(|(key, _)| is_wanted(key));
         let expected: BTreeMap<_, _> =
             wanted.map(|(key, held)| (key.clone(), (held.value.clone(), held.number))).collect();
@@ -171,14 +173,14 @@ impl Replica {
 fn snapshot(reader: &mut TableReader, memory: &Region) -> (u64, Table) {
     let mut scan = SnapshotScan::new(reader);
     loop {
-        if let Some(sequence) = scan.step(reader, memory) {
+        if let Some(sequence) = scan.step(reader, memory, None) {
             return (sequence.get(), table_of(&scan, reader));
         }
         assert!(scan.passes() < 100);
     }
 }
 
-fn table_of(scan: &SnapshotScan, reader: &TableReader) -> Table {
+pub(crate) fn table_of(scan: &SnapshotScan, reader: &TableReader) -> Table {
     let entries = scan.entries(reader).map(|entry| {
         let (key, rest) = entry.bytes.split_at(entry.key_len);
         let held =
@@ -191,7 +193,7 @@ fn table_of(scan: &SnapshotScan, reader: &TableReader) -> Table {
 fn look_up(reader: &mut TableReader, memory: &Region, key: &[u8]) -> Option<Vec<u8>> {
     for _ in 0..2 {
         if let Some(cell) = reader.cell_of(key)
-            && let Looked::Found(taken) = reader.look_up(memory, cell, key).unwrap()
+            && let Looked::Found(taken) = reader.look_up(memory, (cell, key), false).unwrap()
         {
             return Some(reader.verified(taken).payload[key.len() + 1..].to_vec());
         }
@@ -203,7 +205,7 @@ fn look_up(reader: &mut TableReader, memory: &Region, key: &[u8]) -> Option<Vec<
 }
 
 /// A small number as an index.
-fn index(number: u64) -> usize {
+pub(crate) fn index(number: u64) -> usize {
     usize::try_from(number).unwrap()
 }
 

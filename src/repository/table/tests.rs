@@ -313,6 +313,45 @@ fn a_commit_that_was_interrupted_stays_invisible() {
     }
 }
 
+/// The cell of a key gets another key, and then a third entry, while a snapshot is between two steps.
+#[test]
+fn key_whose_cell_is_reused_is_not_left_out_of_a_snapshot() {
+    let mut world = World::new(1, 1, 1);
+    let change = |world: &mut World, key: u8, is_removal: bool| {
+        let next = world.writer.last().get() + 1;
+        world.writer.room()[0] = key;
+        if is_removal {
+            assert!(world.writer.stage_removal(1, next));
+        } else {
+            world.writer.stage_filled((1, 2), None, next).unwrap();
+        }
+    };
+    change(&mut world, b'a', false);
+    world.writer.commit(1);
+    let mut reader = world.reader();
+    let mut scan = SnapshotScan::new(&reader);
+    // Hot line, pages, versions.
+    (0..3).for_each(|_| assert!(scan.step(&mut reader, &world.region, None).is_none()));
+    change(&mut world, b'a', true);
+    world.writer.commit(2);
+    change(&mut world, b'b', false);
+    world.writer.commit(3);
+    // The next entry is being written.
+    let geometry = world.writer.geometry();
+    let version = Stamp::new(world.region.load(geometry.version_offset(0)));
+    world.region.store(geometry.slot_offset(0, version.other()), 0);
+    while scan.passes() == 0 {
+        let complete = scan.step(&mut reader, &world.region, None);
+        assert_eq!(complete, None, "{:?}", table_of(&scan, &reader));
+    }
+    let sequence = loop {
+        if let Some(sequence) = scan.step(&mut reader, &world.region, None) {
+            break sequence.get();
+        }
+    };
+    assert_eq!((sequence, table_of(&scan, &reader).keys().collect::<Vec<_>>()), (3, vec![&b"b".to_vec()]));
+}
+
 #[test]
 fn keys_have_the_declared_capacity_and_length() {
     let mut world = World::new(2, 1, 1);

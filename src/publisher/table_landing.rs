@@ -12,6 +12,9 @@ use crate::memory::Region;
 use crate::repository::table::TableCommit;
 use crate::sync::atomic::{Ordering, fence};
 
+#[cfg(test)]
+mod tests;
+
 /// Writes of one batch.
 const WRITES_MAX: usize = 64;
 /// The most writes for a cell: two stamps, its slot, its version, and the words of its page.

@@ -32,6 +32,10 @@ const ROUNDS_BEFORE: u64 = 100;
 /// Values published and received while it counts.
 const ROUNDS: u64 = 2000;
 
+/// Keys of a table, and those of one batch.
+const TABLE_KEYS: u64 = 1000;
+const TABLE_BATCH: u64 = 30;
+
 /// All ways of publishing and receiving that promise both, with the length of the values.
 const FREE: &[(&str, usize)] = &[
     ("raw", 64),
@@ -50,6 +54,11 @@ const FREE: &[(&str, usize)] = &[
     ("told", 64),
     ("log-told", 64),
     ("log-batch-told", 100),
+    ("table", 64),
+    ("table", 4096),
+    ("table-batch", 100),
+    ("table-told", 64),
+    ("table-batch-told", 100),
 ];
 
 #[test]
@@ -251,11 +260,16 @@ fn exercise(dir: &Path, what: &str, delivery: Delivery, len: usize, around: Arou
         "struct" => place.values::<Quote, _>(quote, around),
         "log" | "log-" => place.logs(1, around),
         "log-batch" | "log-batch-" => place.logs(30, around),
+        "table" | "table-" => place.tables(1, around),
+        "table-batch" | "table-batch-" => place.tables(TABLE_BATCH, around),
         "clock" => around(&mut || (0..ROUNDS).for_each(|_| _ = std::hint::black_box(now()))),
         "call" => around(&mut || _ = std::hint::black_box(rustix::process::getppid())),
         what => panic!("nobody knows how to {what}"),
     }
 }
+
+/// The value of a key.
+type Numbers = [u64; 8];
 
 fn quote(number: u64) -> Quote {
     let venue = match number % 3 {
@@ -361,6 +375,66 @@ impl Place<'_> {
         };
         // While the node tends a new push subscriber, it writes the records of a commit. The first commit after that takes the
         // subscriber over for good.
+        let mut at_once = 0;
+        wait_until("rounds without waiting", || {
+            at_once = if round(true) { at_once + 1 } else { 0 };
+            at_once == ROUNDS_BEFORE
+        });
+        around(&mut || {
+            for _ in 0..ROUNDS {
+                round(false);
+            }
+        });
+    }
+
+    /// Changes of existing keys of a table: so many per commit.
+    fn tables(self, batch: u64, around: Around<'_>) {
+        let Self { dir, delivery, len, is_told } = self;
+        let publishing = Node::builder().name("p").expect("a name").runtime_dir(dir).open().expect("a node");
+        let builder = publishing.table_publisher::<u64, Numbers>("t").capacity(TABLE_KEYS as usize);
+        let mut publisher = builder.payload_len_max(len + 200).open().expect("a topic");
+        let keys: Vec<u64> = (0..TABLE_KEYS).collect();
+        let mut values = vec![[0; 8]; TABLE_KEYS as usize];
+        publisher.put_batch(keys.iter().zip(&values)).expect("they fit");
+        let subscribing = Node::builder().runtime_dir(dir).open().expect("a node");
+        let builder = subscribing.table_subscriber::<u64, Numbers>("shm:p/t").delivery(delivery);
+        let builder = if is_told { builder.notices() } else { builder };
+        let mut subscriber = builder.open().expect("a subscription");
+        assert_eq!(subscriber.notice_path() == NoticePath::WakeWord, is_told);
+        let mut received = 0;
+        wait_until("all keys", || {
+            received += subscriber.changes().count() as u64;
+            received == TABLE_KEYS
+        });
+        let mut number = 0;
+        // Returns whether it did not have to wait.
+        let mut round = |may_wait: bool| {
+            number += 1;
+            let first = (number * 7 % TABLE_KEYS.min(TABLE_KEYS - batch)) as usize;
+            let changed = first..first + batch as usize;
+            values[changed.clone()].fill([number; 8]);
+            let entries = keys[changed.clone()].iter().zip(&values[changed]);
+            match batch {
+                1 => entries.for_each(|(key, value)| _ = publisher.put(key, value).expect("it fits")),
+                _ => _ = publisher.put_batch(entries).expect("they fit"),
+            }
+            let mut left = batch;
+            let mut receive = || {
+                for change in subscriber.changes() {
+                    let change = change.expect("a change");
+                    assert_eq!((change.value, change.replaced), (Some([number; 8]), 0));
+                    left -= 1;
+                }
+                left == 0
+            };
+            let is_at_once = receive();
+            if !is_at_once {
+                assert!(may_wait, "all changes of a commit");
+                wait_until("all changes of a commit", receive);
+            }
+            is_at_once
+        };
+        // While the node tends a new push subscriber, it writes what a commit changes.
         let mut at_once = 0;
         wait_until("rounds without waiting", || {
             at_once = if round(true) { at_once + 1 } else { 0 };

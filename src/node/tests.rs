@@ -496,3 +496,4 @@ mod ended;
 mod log;
 mod many;
 mod notices;
+mod table;

@@ -18,6 +18,9 @@ mod table;
 mod table_landing;
 mod topic;
 
+#[cfg(test)]
+mod tests;
+
 pub use claim::Claim;
 pub(crate) use copy_budget::CopyBudget;
 pub use error::{PublishError, PublisherError};

@@ -12,6 +12,9 @@ use crate::memory::Region;
 use crate::repository::table::TableCommit;
 use crate::sync::atomic::{Ordering, fence};
 
+#[cfg(test)]
+mod tests;
+
 /// Writes of one batch.
 const WRITES_MAX: usize = 64;
 /// The most writes for a cell: two stamps, its slot, its version, and the words of its page.
@@ -36,6 +39,9 @@ pub(crate) struct TableLanding {
     written: Sequence,
     /// All cells changed by commits up to this one are written.
     floor: Sequence,
+    /// The newest commit that a pass found in a cell before its hot line: no earlier pass is complete, because the cell may have
+    /// changed before that, too, and its page shows that with its commit only.
+    missed: Sequence,
     /// For each cell the entry written.
     cells: Box<[Stamp]>,
     pass: Option<LandingPass>,
@@ -72,8 +78,8 @@ impl Landing for TableLanding {
             return Err(LandingError::Lossy);
         }
         let cells = vec![Stamp::NONE; geometry.capacity()].into();
-        let (written, floor) = (Sequence::NONE, Sequence::NONE);
-        Ok(Self { writer, geometry, epoch, written, floor, cells, pass: None })
+        let [written, floor, missed] = [Sequence::NONE; 3];
+        Ok(Self { writer, geometry, epoch, written, floor, missed, cells, pass: None })
     }
 
     fn writer(&self) -> &LandingWriter<()> {
@@ -151,8 +157,10 @@ impl TableLanding {
     /// anything was written.
     fn advance(&mut self, source: &Registration, left: &mut u64) -> bool {
         let region = source.region();
-        let fresh = || LandingPass { until: newest(region), cell: 0, has_missed: false };
-        let mut pass = self.pass.take().unwrap_or_else(fresh);
+        let mut pass = self.pass.take().unwrap_or_else(|| {
+            let until = newest(region);
+            LandingPass { until, cell: 0, has_missed: until < self.missed }
+        });
         let mut has_posted = false;
         while pass.cell < self.geometry.capacity() {
             if *left == 0 || !self.has_room() {
@@ -201,6 +209,7 @@ impl TableLanding {
             let version = Stamp::new(region.load_acquire(self.geometry.version_offset(cell)));
             if version.sequence() > pass.until {
                 pass.has_missed = true;
+                self.missed = self.missed.max(version.sequence());
                 continue;
             }
             *room = (cell, version);

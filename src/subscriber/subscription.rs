@@ -348,6 +348,15 @@ impl Subscription {
         }
     }
 
+    /// Whether writes to its landing region may be in flight that correct what is wrong there.
+    pub(super) fn is_arriving(&self) -> bool {
+        match &self.source {
+            Source::Mapped(_) => self.granted.delivery == Delivery::Push,
+            Source::Landing { may_lose, .. } => !*may_lose && !self.has_ended(),
+            Source::Remote(_) | Source::Released(_) => false,
+        }
+    }
+
     /// Brings these ranges of the values' memory up to date, and returns it. Does nothing in mapped memory; otherwise blocks for a
     /// round trip.
     pub(super) fn read_now<F>(

@@ -401,7 +401,8 @@ impl super::core::Core<TableReader> {
         for attempts in 1.. {
             if let Some(cell) = self.reader.cell_of(key) {
                 let memory = self.read_now(&self.reader.ranges_of(cell), u64::MAX)?;
-                match self.reader.look_up(&memory, cell, key)? {
+                let is_arriving = self.subscription.is_arriving();
+                match self.reader.look_up(&memory, (cell, key), is_arriving)? {
                     Looked::Found(taken) => return Ok(Some(taken)),
                     Looked::Elsewhere => {}
                     Looked::Contended if attempts >= ATTEMPTS_MAX => {
@@ -436,7 +437,8 @@ impl super::core::Core<TableReader> {
         loop {
             let ranges = scan.ranges().to_vec();
             let memory = self.read_now(&ranges, timeout_ns)?;
-            if let Some(sequence) = scan.step(&mut self.reader, &memory) {
+            let arriving_ns = self.subscription.is_arriving().then(|| clock.monotonic_ns());
+            if let Some(sequence) = scan.step(&mut self.reader, &memory, arriving_ns) {
                 return Ok((scan, sequence));
             }
             if scan.passes() != passes {

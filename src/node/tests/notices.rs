@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use super::*;
 use crate::notice::WakeWord;
 use crate::publisher::{LogPublisher, StatePublisher};
-use crate::subscriber::{LogSubscriber, NoticePath, SubscriberHandle};
+use crate::subscriber::{LogSubscriber, NoticePath, SubscriberHandle, TableSubscriber};
 
 /// Longer than any test takes.
 const SLEEP: Duration = Duration::from_secs(3600);
@@ -29,6 +29,12 @@ impl Sleeper for StateSubscriber<u64> {
 impl Sleeper for LogSubscriber<u64> {
     fn sleep(&mut self) -> Result<Option<u64>, ReceiveError> {
         self.receive_timeout(SLEEP).map(|record| record.map(|record| record.meta.sequence.get()))
+    }
+}
+
+impl Sleeper for TableSubscriber<u64, u64> {
+    fn sleep(&mut self) -> Result<Option<u64>, ReceiveError> {
+        self.receive_timeout(SLEEP).map(|change| change.map(|change| change.meta.sequence.get()))
     }
 }
 
@@ -89,6 +95,17 @@ fn sleepers_are_woken_by_a_publish_and_not_by_their_timer() {
         assert_eq!(subscriber.notice_path(), NoticePath::WakeWord);
         assert_eq!(subscriber.notice_counts().datagrams, 0);
         is_woken_by_each(subscriber, || assert!(publisher.publish(&1).is_ok()));
+    }
+    for delivery in [Delivery::Pull, Delivery::Push] {
+        let mut publisher = node.table_publisher::<u64, u64>("table").capacity(600).open().unwrap();
+        let builder = node.table_subscriber::<u64, u64>("shm:p/table").timeout(TIMEOUT).delivery(delivery);
+        let subscriber = builder.notices().open().unwrap();
+        assert_eq!(subscriber.notice_path(), NoticePath::WakeWord);
+        let mut key = 0;
+        is_woken_by_each(subscriber, || {
+            key = (key + 7) % 10;
+            assert!(publisher.put(&key, &1).is_ok());
+        });
     }
 }
 

@@ -1,17 +1,15 @@
 //! The writes to a landing region of a state, and its reader.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use super::*;
-use crate::fabric::{FabricError, NothingToRevoke, Placement, RemoteWrite, Revocation, WakeQueue};
+use crate::fabric::WakeQueue;
 use crate::id::KindOptions;
 use crate::id::NodeName;
 use crate::limits::{LANDING_BATCHES_MAX, LANDING_HOT_LINE_EVERY, LOG_COPY_LEN_MAX};
-use crate::memory::{Protection, Region};
+use crate::memory::Region;
 use crate::payload::Raw;
+use crate::publisher::tests::Wire;
 use crate::publisher::{CopyBudget, PublishedTopic, StatePublisher, TopicParts};
 use crate::repository::state::StateReader;
 use crate::repository::{ReadFailure, Reader as _, SubscriberStats, WriteOrder};
@@ -19,153 +17,6 @@ use crate::sync::atomic::AtomicBool;
 use crate::testkit::clock::VirtualClock;
 use crate::testkit::fabric::{Network, Reach};
 use crate::testkit::random::{Random, each_seed};
-
-/// A wire to a landing region, on which nothing moves by itself.
-#[derive(Clone, Debug)]
-struct Wire(Arc<Mutex<Moving>>);
-
-#[derive(Debug)]
-struct Moving {
-    has_word_order: bool,
-    /// How often a write is lost, if it may be.
-    loss_once_in: Option<u64>,
-    random: Random,
-    target: Arc<Region>,
-    /// The posted batches, one word for each write.
-    posted: Vec<String>,
-    /// What is not placed yet.
-    pieces: VecDeque<Piece>,
-    in_flight: usize,
-    /// Placed batches that the publisher has not noticed.
-    placed: usize,
-}
-
-#[derive(Clone, Debug)]
-enum Piece {
-    Copy { source: Arc<Region>, offset: usize },
-    Word { offset: usize, word: u64 },
-    End,
-}
-
-impl Wire {
-    fn new(has_word_order: bool, len: usize, seed: u64) -> Self {
-        Self(Arc::new(Mutex::new(Moving {
-            has_word_order,
-            loss_once_in: None,
-            random: Random::new(seed),
-            target: Arc::new(Region::allocate(len, Protection::PeersWrite).unwrap()),
-            posted: Vec::new(),
-            pieces: VecDeque::new(),
-            in_flight: 0,
-            placed: 0,
-        })))
-    }
-
-    /// Places the next words. Returns how many batches that completed.
-    fn place(&self, count: usize) -> usize {
-        let mut moving = self.0.lock();
-        let before = moving.placed;
-        for _ in 0..count {
-            match moving.pieces.pop_front() {
-                Some(Piece::Copy { source, offset }) => moving.target.store(offset, source.load(offset)),
-                Some(Piece::Word { offset, word }) => moving.target.store(offset, word),
-                Some(Piece::End) => moving.placed += 1,
-                None => break,
-            }
-        }
-        moving.placed - before
-    }
-
-    /// Notifies the publisher of what is placed.
-    fn acknowledge(&self) {
-        let mut moving = self.0.lock();
-        moving.in_flight -= std::mem::take(&mut moving.placed);
-    }
-
-    /// Loses about one write in this many from now on.
-    fn lose_once_in(&self, count: u64) {
-        self.0.lock().loss_once_in = Some(count);
-    }
-
-    fn complete(&self) {
-        self.place(usize::MAX);
-        self.acknowledge();
-    }
-
-    /// What was posted since the last call.
-    fn posted(&self) -> Vec<String> {
-        std::mem::take(&mut self.0.lock().posted)
-    }
-}
-
-impl Moving {
-    /// The pieces of one write: forwards, backwards, or in random order.
-    fn begin(&mut self, mut pieces: Vec<Piece>) {
-        if self.loss_once_in.is_some_and(|count| self.random.once_in(count)) {
-            return;
-        }
-        match self.random.below(3) {
-            0 => {}
-            1 => pieces.reverse(),
-            _ => self.random.shuffle(&mut pieces),
-        }
-        self.pieces.extend(pieces);
-    }
-}
-
-impl RemoteWrite for Wire {
-    fn post(&mut self, source: &Registration, writes: &[Write]) -> Result<Completion, FabricError> {
-        let mut moving = self.0.lock();
-        let mut words = Vec::new();
-        for write in writes {
-            words.push(match *write {
-                Write::Range(ByteRange { offset, .. }) if offset.is_multiple_of(128) => "slot",
-                Write::Range(_) => "body",
-                Write::Line { .. } => "hot",
-                Write::Word { offset, .. } if offset.is_multiple_of(128) => "head",
-                Write::Word { .. } => "tail",
-            });
-            let source = Arc::clone(source.region());
-            let pieces = match *write {
-                Write::Range(ByteRange { offset, len }) => {
-                    let offsets = (offset..offset + len).step_by(WORD);
-                    offsets.map(|offset| Piece::Copy { source: Arc::clone(&source), offset }).collect()
-                }
-                Write::Line { offset, words } => {
-                    let words = words.into_iter().enumerate();
-                    words.map(|(index, word)| Piece::Word { offset: offset + index * WORD, word }).collect()
-                }
-                Write::Word { offset, word } => vec![Piece::Word { offset, word }],
-            };
-            moving.begin(pieces);
-        }
-        moving.pieces.push_back(Piece::End);
-        moving.posted.push(words.join(" "));
-        moving.in_flight += 1;
-        Ok(Completion::Pending)
-    }
-
-    fn in_flight(&mut self) -> Result<usize, FabricError> {
-        Ok(self.0.lock().in_flight)
-    }
-
-    fn fetch_word(&mut self, _: usize) -> Result<Option<u64>, FabricError> {
-        Ok(Some(0))
-    }
-
-    fn placement(&self) -> Placement {
-        let sink = self.0.lock();
-        match (sink.has_word_order, sink.loss_once_in) {
-            (true, _) => Placement::Words,
-            (false, None) => Placement::Writes,
-            (false, Some(_)) => Placement::Lossy,
-        }
-    }
-
-    fn revocation(&self) -> Arc<dyn Revocation> {
-        Arc::new(NothingToRevoke)
-    }
-}
 
 /// A publisher, the wire to one landing region, and its reader.
 struct World {

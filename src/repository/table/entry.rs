@@ -106,9 +106,11 @@ impl EntryCopy {
         let other = version.other();
         let before = Stamp::new(memory.load_acquire(self.geometry.slot_offset(cell, other)));
         if before == Stamp::NONE {
-            // Being overwritten, or never written: then the key is new.
-            let newest = self.take(memory, cell, version);
-            let is_new = newest.is_ok_and(|entry| entry.header.added == version.sequence());
+            // Being overwritten, or never written. The cell had no key if the next commit gave it one; a later commit may have
+            // replaced a key.
+            let is_added = |entry: Entry| entry.header.added == version.sequence();
+            let is_new =
+                version.sequence() == until.next() && self.take(memory, cell, version).is_ok_and(is_added);
             return if is_new { Choice::Nothing } else { Choice::Later };
         }
         // Read after the version, so it is the entry before it, or a later one.

@@ -9,7 +9,7 @@ mod snapshot;
 mod writer;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub(crate) use interest::Interest;
 pub(crate) use reader::{ChangedKey, Looked, TableReader};

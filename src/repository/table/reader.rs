@@ -192,6 +192,11 @@ impl TableReader {
         self.suspects.insert(cell);
     }
 
+    /// Returns whether the newest entry of a cell was found to be damaged.
+    pub(super) fn is_suspect(&self, cell: usize) -> bool {
+        self.suspects.contains(&cell)
+    }
+
     /// Returns more on the last entry taken.
     pub(crate) fn changed(&self) -> ChangedKey {
         self.changed

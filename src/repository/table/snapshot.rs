@@ -4,6 +4,7 @@ use super::scan::{Left, PassEnd, Scan, Scanned};
 use crate::id::{Meta, Sequence};
 use crate::layout::ByteRange;
 use crate::layout::table::Stamp;
+use crate::limits;
 use crate::memory::Region;
 
 /// How often an entry is rejected, in as many passes, before it counts as damaged.
@@ -36,6 +37,8 @@ struct Held {
     number: u64,
     published_ns: u64,
     rejections: u32,
+    /// When its newest entry was first rejected, ns of the caller's clock.
+    rejected_ns: u64,
 }
 
 /// An entry of a snapshot.
@@ -69,8 +72,14 @@ impl SnapshotScan {
         self.passes
     }
 
-    /// Continues after a fetch. Returns the snapshot's commit once it is complete.
-    pub(crate) fn step(&mut self, reader: &mut TableReader, memory: &Region) -> Option<Sequence> {
+    /// Continues after a fetch. Returns the snapshot's commit once it is complete. `arriving_ns` is the time, ns of the caller's
+    /// clock, if the rest of a rejected entry may be in flight.
+    pub(crate) fn step(
+        &mut self,
+        reader: &mut TableReader,
+        memory: &Region,
+        arriving_ns: Option<u64>,
+    ) -> Option<Sequence> {
         let held = &self.held;
         let has_changed = |cell: usize, version| held.get(cell).is_some_and(|held| held.stamp != version);
         let scanned = self.scan.advance(memory, &reader.goal(self.floor), has_changed);
@@ -85,7 +94,7 @@ impl SnapshotScan {
             Scanned::Over(end) => Some(end),
             Scanned::Cells => {
                 while let Some((cell, version)) = self.scan.next_cell() {
-                    self.take(reader, memory, (cell, version));
+                    self.take(reader, memory, (cell, version), arriving_ns);
                 }
                 None
             }
@@ -119,7 +128,13 @@ impl SnapshotScan {
     }
 
     /// Takes the entry of a cell as of the pass's commit.
-    fn take(&mut self, reader: &mut TableReader, memory: &Region, (cell, version): (usize, Stamp)) {
+    fn take(
+        &mut self,
+        reader: &mut TableReader,
+        memory: &Region,
+        (cell, version): (usize, Stamp),
+        arriving_ns: Option<u64>,
+    ) {
         let Self { scan, held, bytes, has_missed, .. } = self;
         let Some(held) = held.get_mut(cell) else { return };
         let stamp = match reader.copy.choose_as_of(memory, (cell, version), scan.until()) {
@@ -143,11 +158,17 @@ impl SnapshotScan {
                 let (begin, key_len) = (bytes.len(), entry.header.key_len as usize);
                 bytes.extend_from_slice(reader.copy.bytes().get(..len).unwrap_or_default());
                 let (number, published_ns) = (entry.header.number, entry.header.published_ns);
-                *held = Held { stamp, begin, key_len, len, number, published_ns, rejections: 0 };
+                *held = Held { stamp, begin, key_len, len, number, published_ns, ..Held::default() };
             }
             Err(_) => {
-                held.rejections += 1;
-                if held.rejections < REJECTIONS_MAX {
+                let now_ns = arriving_ns.unwrap_or_default();
+                if held.rejections == 0 {
+                    held.rejected_ns = now_ns;
+                }
+                held.rejections = held.rejections.saturating_add(1);
+                let may_arrive = arriving_ns.is_some() && !reader.is_suspect(cell);
+                let is_settled = now_ns.saturating_sub(held.rejected_ns) >= limits::ARRIVAL_SETTLED_NS;
+                if held.rejections < REJECTIONS_MAX || may_arrive && !is_settled {
                     *has_missed = true;
                     scan.leave(Left { has_rejected: true, has_changing: false });
                 } else {

@@ -34,12 +34,13 @@ impl TableReader {
         [version, self.geometry.cell_range(cell), HOT_LINE]
     }
 
-    /// Takes the newest committed entry of a cell, if it has this key. That does not count as received.
+    /// Takes the newest committed entry of a cell, if it has this key. That does not count as received. `is_arriving` if the rest of
+    /// a rejected entry may be in flight: then only one that is known to be damaged is an error.
     pub(crate) fn look_up(
         &mut self,
         memory: &Region,
-        cell: usize,
-        key: &[u8],
+        (cell, key): (usize, &[u8]),
+        is_arriving: bool,
     ) -> Result<Looked, ReadFailure> {
         let mut rejected = None;
         for _ in 0..limits::TORN_RETRIES_MAX {
@@ -64,7 +65,8 @@ impl TableReader {
                 Err(rejection) => rejected = Some((stamp, rejection)),
             }
         }
-        match rejected {
+        let may_arrive = is_arriving && !self.is_suspect(cell);
+        match rejected.filter(|_| !may_arrive) {
             Some((stamp, rejection))
                 if memory.load_acquire(self.geometry.version_offset(cell)) == stamp.get() =>
             {

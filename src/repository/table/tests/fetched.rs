@@ -99,7 +99,7 @@ fn a_snapshot_over_a_wire_is_of_one_commit() {
             let busy = round < 30;
             wire.post(scan.ranges(), &mut world.random.clone());
             wire.bring(&mut world, busy);
-            if let Some(sequence) = scan.step(&mut reader, &wire.mirror) {
+            if let Some(sequence) = scan.step(&mut reader, &wire.mirror, None) {
                 assert_eq!(table_of(&scan, &reader), world.history[index(sequence.get())], "{sequence}");
                 break;
             }

@@ -45,7 +45,7 @@ fn a_snapshot_beside_a_writer_is_of_one_commit() {
         while snapshots < amount(300, 30_000) || changes < amount(20_000, 2_000_000) {
             let mut scan = SnapshotScan::new(&reader);
             while scan.passes() < 20 {
-                let Some(sequence) = scan.step(&mut reader, &region) else { continue };
+                let Some(sequence) = scan.step(&mut reader, &region, None) else { continue };
                 let balance = |bytes: &[u8]| u64::from_le_bytes(bytes[9..17].try_into().unwrap());
                 let sum: u64 = scan.entries(&reader).map(|entry| balance(entry.bytes)).sum();
                 assert_eq!(sum, TOTAL, "as of {sequence}");

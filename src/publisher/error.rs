@@ -30,7 +30,9 @@ pub enum PublishError {
         max: usize,
     },
     /// The key is new, and the table has as many keys as it declared.
-    #[error("the table is full: it has {capacity} keys; remove some, or declare a larger capacity")]
+    #[error(
+        "the table is full: it has {capacity} keys; remove some and commit, or declare a larger capacity"
+    )]
     Full {
         /// The declared keys.
         capacity: usize,

@@ -22,8 +22,8 @@ use crate::repository::table::{TableCommit, TableTopic, TableWriter, Unplaced};
 /// [`Self::commit`] the caller decides. Keys are added while the publisher runs, up to the declared capacity, which a removed key
 /// frees for another one.
 ///
-/// Two keys are the same if they encode to the same bytes. Whatever a key can be looked up by, such as a `str` for a `String`, may
-/// stand for it. Dropping the publisher commits what is staged.
+/// Two keys are the same if they encode to the same bytes: sets and maps without an order are not usable as keys. A borrowed form
+/// that encodes to the same bytes, such as a `str` for a `String`, may stand for a key. Dropping the publisher commits what is staged.
 ///
 /// ```
 /// use fabricast::Node;
@@ -89,7 +89,7 @@ where
             cells
                 .iter_mut()
                 .zip(ahead.iter().flatten())
-                .for_each(|(cell, (key, _))| *cell = self.expect(*key));
+                .for_each(|(cell, (key, _))| *cell = self.prefetch(*key));
             let mut entries = ahead.iter().flatten().zip(cells);
             let staged =
                 entries.try_for_each(|((key, value), cell)| self.stage_at(*key, value, (cell, began_ns)));
@@ -198,19 +198,26 @@ where
     {
         self.output.check_served()?;
         let Self { writer, parts, .. } = self;
+        let (key_max, max) = (writer.geometry().key_len_max(), writer.geometry().payload_len_max());
         let staged = stage(writer, (expected, now_ns), |room| {
             let [key_schema, value_schema] = parts.as_ref().ok_or(NO_ENTRIES)?;
-            let key_len = encode(key, key_schema, room)?;
-            let max = room.len();
-            let room = room.get_mut(key_len + 1..).ok_or(EncodeError::TooLong { max })?;
-            Ok((key_len, key_len + 1 + encode(value, value_schema, room)?))
+            let key_len = encode(key, key_schema, room).map_err(|error| match error {
+                EncodeError::TooLong { .. } => PublishError::KeyTooLong { len: max + 1, max: key_max },
+                error => error.into(),
+            })?;
+            let rest = room.get_mut(key_len + 1..).unwrap_or_default();
+            let len = encode(value, value_schema, rest).map_err(|error| match error {
+                EncodeError::TooLong { .. } => PublishError::TooLong { len: max + 1, max },
+                error => error.into(),
+            })?;
+            Ok((key_len, key_len + 1 + len))
         });
         staged.map_err(|error| self.output.failed(error))
     }
 
     /// Fetches the memory that a value of this key will change. Returns the key's cell.
     #[inline]
-    fn expect<Q>(&mut self, key: &Q) -> Option<usize>
+    fn prefetch<Q>(&mut self, key: &Q) -> Option<usize>
     where
         Q: Serialize + ?Sized,
         K: Borrow<Q>,
@@ -218,7 +225,7 @@ where
         let Self { writer, parts, .. } = self;
         let [schema, _] = parts.as_ref().filter(|_| writer.is_large())?;
         let len = encode(key, schema, writer.room()).ok()?;
-        writer.expect(len)
+        writer.prefetch(len)
     }
 
     fn remove_at<Q>(&mut self, key: &Q, now_ns: u64) -> Result<bool, PublishError>
@@ -273,7 +280,7 @@ const NO_ENTRIES: EncodeError = EncodeError::TooLong { max: 0 };
 fn stage(
     writer: &mut TableWriter,
     (expected, now_ns): (Option<usize>, u64),
-    fill: impl FnOnce(&mut [u8]) -> Result<(usize, usize), EncodeError>,
+    fill: impl FnOnce(&mut [u8]) -> Result<(usize, usize), PublishError>,
 ) -> Result<(), PublishError> {
     let (key_len, entry_len) = fill(writer.room())?;
     writer.stage_filled((key_len, entry_len), expected, now_ns).map_err(|unplaced| {

@@ -101,6 +101,8 @@ impl Landing for TableLanding {
         match commit.cell.filter(|_| is_next) {
             Some(cell) => self.write_one(source, cell, commit.sequence),
             None => {
+                // No other commit disturbs a pass that begins now.
+                self.pass = None;
                 let mut left = limits::TABLE_PUSH_LEN;
                 self.advance(source, &mut left);
             }
@@ -207,21 +209,34 @@ impl TableLanding {
         while let Some(room) = cells.get_mut(count) {
             let Some(cell) = self.next_changed(region, pass) else { break };
             let version = Stamp::new(region.load_acquire(self.geometry.version_offset(cell)));
-            if version.sequence() > pass.until {
+            let Some(stamp) = self.as_of(region, (cell, version), pass.until) else {
                 pass.has_missed = true;
                 self.missed = self.missed.max(version.sequence());
                 continue;
+            };
+            if self.cells.get(cell) == Some(&stamp) {
+                continue;
             }
-            *room = (cell, version);
+            *room = (cell, stamp);
             count += 1;
             let page = cell / PAGE_CELLS;
             if let Some(other) = last.replace(page).filter(|other| *other != page) {
                 self.add_page(batch, other);
             }
-            self.add_cell(batch, region, cell, version);
+            self.add_cell(batch, region, cell, stamp);
         }
         last.into_iter().for_each(|page| self.add_page(batch, page));
         count
+    }
+
+    /// Returns the entry that a cell had after the commit `until`: its version's, or the one before.
+    fn as_of(&self, region: &Region, (cell, version): (usize, Stamp), until: Sequence) -> Option<Stamp> {
+        if version.sequence() <= until {
+            return Some(version);
+        }
+        // Read after the version, so it is the entry before it, or a later one, or none while that is written.
+        let before = Stamp::new(region.load_acquire(self.geometry.slot_offset(cell, version.other())));
+        (before != Stamp::NONE && before.sequence() <= until).then_some(before)
     }
 
     /// Finds the next cell whose version differs from the entry written.
@@ -256,9 +271,13 @@ impl TableLanding {
         let Some(written) = self.cells.get_mut(cell) else { return };
         let before = std::mem::replace(written, stamp);
         let slot = self.geometry.slot_offset(cell, stamp);
-        if before != Stamp::NONE && before.slot() == stamp.slot() {
+        let is_in_place = before != Stamp::NONE && before.slot() == stamp.slot();
+        if is_in_place {
             let other = self.geometry.slot_offset(cell, stamp.other());
             batch.add(Write::Word { offset: other, word: Stamp::NONE.get() });
+        }
+        // Where words appear in order this makes the stamp a seqlock, as in the repository.
+        if is_in_place || self.writer.has_word_order {
             batch.add(Write::Word { offset: slot, word: Stamp::NONE.get() });
         }
         let entry_len = EntryHeader::entry_len(region.load(slot + SLOT_RUN));

@@ -15,7 +15,8 @@ use crate::repository::{LossReason, Lost, ReadFailure};
 pub enum ReceiveError {
     /// The publisher overwrote the value during every attempt to read it. The next call tries again.
     #[error(
-        "the value was overwritten during each of {attempts} reads: publish less often, or with more slots"
+        "the value was overwritten during each of {attempts} reads: publish less often, or give a state more slots, or a snapshot of a \
+         table more time"
     )]
     Contended {
         /// The attempts.

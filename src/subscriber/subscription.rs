@@ -186,6 +186,11 @@ impl Subscription {
         }
     }
 
+    /// Fails once the topic has ended, whether or not that was reported.
+    pub(super) fn check_end(&self) -> Result<(), ReceiveError> {
+        self.end().map_or(Ok(()), |end| Err(end.error()))
+    }
+
     /// Whether the topic has ended. Checked before a value is read: those published before the end are still received.
     #[inline]
     pub(super) fn has_ended(&self) -> bool {
@@ -353,7 +358,8 @@ impl Subscription {
         match &self.source {
             Source::Mapped(_) => self.granted.delivery == Delivery::Push,
             Source::Landing { may_lose, .. } => !*may_lose && !self.has_ended(),
-            Source::Remote(_) | Source::Released(_) => false,
+            Source::Remote(_) => true,
+            Source::Released(_) => false,
         }
     }
 
@@ -363,14 +369,13 @@ impl Subscription {
         &mut self,
         fetching: &mut Option<Fetching<F>>,
         ranges: &[ByteRange],
-        timeout_ns: u64,
     ) -> Result<Arc<Region>, FabricError> {
         let remote = match &mut self.source {
             Source::Mapped(region) | Source::Landing { region, .. } => return Ok(Arc::clone(region)),
             Source::Released(_) => return Err(FabricError::Closed),
             Source::Remote(remote) => remote.as_mut(),
         };
-        let (clock, timeout_ns) = (self.clock.as_ref(), timeout_ns.min(limits::ANSWER_DEADLINE_NS));
+        let (clock, timeout_ns) = (self.clock.as_ref(), limits::ANSWER_DEADLINE_NS);
         let under_way = if fetching.is_some() { remote.poll()? } else { Completion::Done };
         let mut completion = finish(remote, under_way, clock, timeout_ns)?;
         if completion == Completion::Done {

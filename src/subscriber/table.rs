@@ -8,10 +8,11 @@ use super::handle::Readable;
 use super::{ReceiveError, Sample, Subscriber, TopicKind};
 use crate::clock::saturate;
 use crate::id::{Meta, Sequence};
+use crate::layout::ByteRange;
 use crate::memory::Region;
 use crate::payload::{DecodeError, Decoded, Payload, Raw, Schema, encode_unchecked};
 use crate::repository::table::{ChangedKey, Interest, Looked, Scan, SnapshotScan, TableReader, TableTopic};
-use crate::repository::{ReadFailure, Reader as _, Verified};
+use crate::repository::{ReadFailure, Reader as _, Taken, Verified};
 
 /// Receives the newest value of each key of a table topic.
 ///
@@ -92,6 +93,8 @@ pub struct Snapshot<K, V> {
     pub sequence: Sequence,
     /// The entries, in no particular order.
     pub entries: Vec<SnapshotEntry<K, V>>,
+    /// Keys that are missing, because their entries are damaged in the publisher's memory.
+    pub damaged: usize,
 }
 
 /// A key and its value in a [`Snapshot`].
@@ -129,16 +132,17 @@ where
         Ok(Some(Change { key, value, meta, number, replaced: conflated, is_new }))
     }
 
-    /// Returns an iterator over the changes available now: every key that has changed since the last call. It reports a damaged
-    /// entry as an error and continues with the next key. It ends when nothing is left, and after an error that repeats, such as the
-    /// end of the topic. Over a wire it ends while a read is in flight.
+    /// Returns an iterator over the changes available now: every key that has changed since the last call, once. A key that was removed
+    /// and added again may come twice, as removed and then as new. A damaged entry is an error, after which the iterator continues with
+    /// the next key. It ends when all commits up to its first call are received, and after an error that repeats, such as the end of
+    /// the topic. Over a wire it also ends while a read is in flight.
     pub fn changes(&mut self) -> Changes<'_, K, V> {
         Changes { subscriber: self, is_over: false }
     }
 
     /// Returns the newest value of a key; `None` if the table does not have it. Changes are still received afterwards. In shared memory
-    /// it does not block; over a wire it reads now, which takes a round trip, and a few more for a key that was added since the
-    /// subscriber last looked.
+    /// it does not block. Over a wire it reads now, which takes a round trip, and more for keys that were added since keys were last
+    /// learnt; the first call reads every entry, unless [`Self::changes`] has.
     ///
     /// # Errors
     ///
@@ -180,7 +184,8 @@ where
                 Err(source) => Err(ReceiveError::Decode { sequence, source }),
             }
         });
-        Ok(Snapshot { sequence, entries: decoded.collect::<Result<_, _>>()? })
+        let entries = decoded.collect::<Result<_, _>>()?;
+        Ok(Snapshot { sequence, entries, damaged: scan.damaged() })
     }
 
     /// Receives only these keys from now on. A key that was not received before is received at once, if it has a value.
@@ -194,8 +199,8 @@ where
         self.core.reader.set_interest(Interest::Those(Box::new(move |key| keys.contains(key))));
     }
 
-    /// Receives only the keys for which this returns true, from now on: see [`Self::only_keys`]. It is called once for each key
-    /// that is added.
+    /// Receives only the keys for which this returns true, from now on: see [`Self::only_keys`]. It is called for keys that are
+    /// known, for each key that is added, and for each entry of a snapshot.
     pub fn only(&mut self, wants: impl Fn(&K) -> bool + Send + 'static) {
         let wants = move |key: &[u8]| K::decode(key).is_ok_and(|key: K| wants(&key));
         self.core.reader.set_interest(Interest::Those(Box::new(wants)));
@@ -283,7 +288,7 @@ impl Subscriber<TableTopic, Raw> {
         Ok(Some(Change { key, value, meta, number, replaced: conflated, is_new }))
     }
 
-    /// Reads all entries like [`TableSubscriber::snapshot`], as bytes. [`Self::suspect_count`] is the number of entries that are missing
+    /// Reads all entries like [`TableSubscriber::snapshot`], as bytes. [`Snapshot::damaged`] is the number of entries that are missing
     /// because they are damaged.
     ///
     /// # Errors
@@ -296,7 +301,8 @@ impl Subscriber<TableTopic, Raw> {
             let (key, value) = (key.to_owned(), value.to_owned());
             SnapshotEntry { key, value, meta: entry.meta, number: entry.number }
         });
-        Ok(Snapshot { sequence, entries: entries.collect() })
+        let entries = entries.collect();
+        Ok(Snapshot { sequence, entries, damaged: scan.damaged() })
     }
 
     /// Receives only the keys for which this returns true of their bytes, from now on: see [`TableSubscriber::only`].
@@ -395,48 +401,54 @@ impl Readable for TableTopic {
 
 impl super::core::Core<TableReader> {
     /// Takes the entry of this key, if the table has it.
-    fn look_up(&mut self, key: &[u8]) -> Result<Option<crate::repository::Taken>, ReceiveError> {
-        self.subscription.check_told()?;
-        let mut scan = Scan::default();
-        for attempts in 1.. {
-            if let Some(cell) = self.reader.cell_of(key) {
-                let memory = self.read_now(&self.reader.ranges_of(cell), u64::MAX)?;
-                let is_arriving = self.subscription.is_arriving();
-                match self.reader.look_up(&memory, (cell, key), is_arriving)? {
-                    Looked::Found(taken) => return Ok(Some(taken)),
-                    Looked::Elsewhere => {}
-                    Looked::Contended if attempts >= ATTEMPTS_MAX => {
-                        return Err(ReadFailure::Contended { attempts }.into());
-                    }
-                    Looked::Contended => continue,
+    fn look_up(&mut self, key: &[u8]) -> Result<Option<Taken>, ReceiveError> {
+        let (mut removed_from, mut has_all) = (None, false);
+        for _ in 0..ATTEMPTS_MAX {
+            let Some(cell) = self.reader.cell_of(key) else {
+                if has_all {
+                    return Ok(None);
                 }
-            }
-            // The key may have been added, or removed and added again, since keys were last learnt.
-            self.reader.begin_keys(&mut scan);
-            loop {
-                let ranges = scan.ranges().to_vec();
-                let memory = self.read_now(&ranges, u64::MAX)?;
-                if self.reader.step_keys(&mut scan, &memory) {
-                    break;
+                has_all = self.learn_keys()?;
+                continue;
+            };
+            let memory = self.read_now(&self.reader.ranges_of(cell))?;
+            let is_arriving = self.subscription.is_arriving();
+            match self.reader.look_up(&memory, (cell, key), is_arriving)? {
+                Looked::Found(taken) => return Ok(Some(taken)),
+                Looked::Contended => {}
+                Looked::Removed | Looked::Elsewhere if has_all && removed_from == Some(cell) => {
+                    return Ok(None);
                 }
-            }
-            if self.reader.cell_of(key).is_none() || attempts >= ATTEMPTS_MAX {
-                break;
+                // It may have been added again since keys were last learnt.
+                Looked::Removed | Looked::Elsewhere => {
+                    removed_from = Some(cell);
+                    has_all = self.learn_keys()?;
+                }
             }
         }
-        Ok(None)
+        Err(ReadFailure::Contended { attempts: ATTEMPTS_MAX }.into())
+    }
+
+    /// Learns the keys that were added or removed since keys were last learnt. Returns whether that succeeded for all of them.
+    fn learn_keys(&mut self) -> Result<bool, ReceiveError> {
+        let mut scan = Scan::default();
+        self.reader.begin_keys(&mut scan);
+        loop {
+            let memory = self.read_now(scan.ranges())?;
+            if let Some(has_all) = self.reader.step_keys(&mut scan, &memory) {
+                return Ok(has_all);
+            }
+        }
     }
 
     /// Takes a snapshot.
     fn take_snapshot(&mut self, timeout_ns: u64) -> Result<(SnapshotScan, Sequence), ReceiveError> {
-        self.subscription.check_told()?;
         let clock = Arc::clone(&self.subscription.clock);
         let began_ns = clock.monotonic_ns();
         let mut scan = SnapshotScan::new(&self.reader);
         let mut passes = 0;
         loop {
-            let ranges = scan.ranges().to_vec();
-            let memory = self.read_now(&ranges, timeout_ns)?;
+            let memory = self.read_now(scan.ranges())?;
             let arriving_ns = self.subscription.is_arriving().then(|| clock.monotonic_ns());
             if let Some(sequence) = scan.step(&mut self.reader, &memory, arriving_ns) {
                 return Ok((scan, sequence));
@@ -450,14 +462,12 @@ impl super::core::Core<TableReader> {
         }
     }
 
-    /// Returns the table's memory, in which these ranges are up to date.
-    fn read_now(
-        &mut self,
-        ranges: &[crate::layout::ByteRange],
-        timeout_ns: u64,
-    ) -> Result<Arc<Region>, ReceiveError> {
-        let read = self.subscription.read_now(&mut self.fetching, ranges, timeout_ns);
-        read.map_err(ReceiveError::from)
+    /// Returns the table's memory, in which these ranges are up to date. Fails once the topic has ended.
+    fn read_now(&mut self, ranges: &[ByteRange]) -> Result<Arc<Region>, ReceiveError> {
+        self.subscription.check_end()?;
+        let read = self.subscription.read_now(&mut self.fetching, ranges);
+        // Its end may be why it failed.
+        read.or_else(|error| self.subscription.check_end().and(Err(error.into())))
     }
 }
 

@@ -155,7 +155,7 @@ impl World {
         let Follower { wire, order, reader, replica, now_ns, .. } = self.subscriber.as_mut().unwrap();
         let target = Arc::clone(&wire.0.lock().target);
         match reader.follow(&target, *order, || *now_ns).unwrap() {
-            None => false,
+            None => reader.has_more(),
             Some(taken) => {
                 replica.apply(&self.history, &reader.verified(taken), reader.changed());
                 true

@@ -79,8 +79,8 @@ impl EntryCopy {
         let other = version.other();
         let before = Stamp::new(memory.load_acquire(self.geometry.slot_offset(cell, other)));
         if before == Stamp::NONE {
-            // Being overwritten, or never written: then the key is new.
-            return if version.sequence() > committed.next() { Choice::Later } else { Choice::Nothing };
+            // Being overwritten; or never written, and then the key is in no commit yet.
+            return Choice::Later;
         }
         match before.sequence() {
             sequence if sequence > committed => Choice::Later,
@@ -127,7 +127,7 @@ impl EntryCopy {
         stamp: Stamp,
     ) -> Result<Entry, EntryRejection> {
         let slot = self.geometry.slot_offset(cell, stamp);
-        // Acquire: pairs with the Release store of the stamp in `TableWriter::write`.
+        // Acquire: pairs with the Release store of the stamp in `TableWriter::write`, or of the write to a landing region.
         if memory.load_acquire(slot) != stamp.get() {
             return Err(EntryRejection::Torn);
         }

@@ -20,8 +20,6 @@ use crate::repository::{Fetch, Finding, ReadFailure, Reader, SubscriberStats, Ta
 
 /// From this many wanted cells of a page on, the versions of the page are copied at once.
 const COPIED_MIN: usize = PAGE_CELLS / 8;
-/// Passes over a mapped table in one call.
-const PASSES_PER_CALL_MAX: u32 = 4;
 
 /// A reader of a table repository: finds the cells that changed since its last pass over the table, copies their entries to
 /// private memory, and accepts those whose stamp, version, bounds and CRC agree. Allocates only for keys that are removed or
@@ -30,8 +28,10 @@ const PASSES_PER_CALL_MAX: u32 = 4;
 pub(crate) struct TableReader {
     geometry: TableGeometry,
     epoch: Epoch,
-    /// The newest commit at the time of the grant. How often earlier keys changed is unknown.
+    /// The newest commit at the time of the grant.
     granted: Sequence,
+    /// How often keys changed that were added up to this commit is unknown.
+    since: Sequence,
     pub(super) copy: EntryCopy,
     directory: Directory,
     cells: Box<[KnownCell]>,
@@ -45,6 +45,8 @@ pub(crate) struct TableReader {
     /// All keys that commits up to this one added or removed are known.
     keys_done: Sequence,
     pass: Option<Pass>,
+    /// The memory has what was granted: a landing region is empty at first.
+    has_begun: bool,
     /// The versions of a page of the pass.
     versions: Box<[u64]>,
     /// The last call left something to read.
@@ -150,6 +152,7 @@ impl TableReader {
             geometry,
             epoch,
             granted,
+            since: granted,
             copy: EntryCopy::new(geometry, EntryCheck::new(topic, epoch)),
             directory: Directory::new(capacity, geometry.key_len_max()),
             cells: vec![KnownCell::default(); capacity].into(),
@@ -159,6 +162,7 @@ impl TableReader {
             floor: Sequence::NONE,
             keys_done: Sequence::NONE,
             pass: None,
+            has_begun: granted == Sequence::NONE,
             versions: vec![0; PAGE_CELLS.min(capacity)].into(),
             has_more: false,
             removed: VecDeque::new(),
@@ -214,34 +218,33 @@ impl TableReader {
         if let Some(taken) = self.take_removed() {
             return Ok(Some(taken));
         }
-        for _ in 0..PASSES_PER_CALL_MAX {
-            let mut pass = match self.pass.take() {
-                Some(pass) => pass,
-                None => {
-                    let until = committed(memory);
-                    if until == self.done && self.floor == self.done {
-                        return Ok(None);
-                    }
-                    self.expect(until);
-                    Pass { cell: 0, page: None, end: PassEnd { until, left: Left::default() } }
+        let mut pass = match self.pass.take() {
+            Some(pass) => pass,
+            None => {
+                let until = committed(memory);
+                if until == self.done && self.floor == self.done {
+                    return Ok(None);
                 }
-            };
-            while let Some(cell) = self.next_cell(memory, &mut pass) {
-                match self.visit(memory, cell, &mut pass.end.left, &settled) {
-                    Ok(None) if self.removed.is_empty() => {}
-                    Ok(None) => {
-                        self.pass = Some(pass);
-                        return Ok(self.take_removed());
-                    }
-                    outcome => {
-                        self.pass = Some(pass);
-                        return outcome;
-                    }
+                self.restart_if_older(until);
+                Pass { cell: 0, page: None, end: PassEnd { until, left: Left::default() } }
+            }
+        };
+        while let Some(cell) = self.next_cell(memory, &mut pass) {
+            match self.visit(memory, cell, &mut pass.end.left, &settled) {
+                Ok(None) if self.removed.is_empty() => {}
+                Ok(None) => {
+                    self.pass = Some(pass);
+                    return Ok(self.take_removed());
+                }
+                outcome => {
+                    self.pass = Some(pass);
+                    return outcome;
                 }
             }
-            self.finish(pass.end);
         }
-        self.has_more = true;
+        self.finish(pass.end);
+        // What was committed meanwhile is left to the next call, so that each key comes once.
+        self.has_more = committed(memory) != pass.end.until;
         Ok(None)
     }
 
@@ -352,7 +355,7 @@ impl TableReader {
 
     /// Begins again if the table is at an earlier commit than thought: a hot line was damaged.
     #[inline]
-    fn expect(&mut self, newest: Sequence) {
+    fn restart_if_older(&mut self, newest: Sequence) {
         if newest < self.done {
             (self.done, self.floor, self.keys_done) = Default::default();
         }
@@ -382,6 +385,14 @@ impl Reader for TableReader {
     }
 
     fn expect_inline(&mut self) {}
+
+    fn has_begun(&self) -> bool {
+        self.has_begun
+    }
+
+    fn settle(&mut self, _: &Region) {
+        self.has_begun = true;
+    }
 
     #[inline]
     fn poll(&mut self, memory: &Region) -> Result<Option<Taken>, ReadFailure> {
@@ -424,8 +435,9 @@ impl Reader for TableReader {
 
     /// Only what an earlier fetch found committed is complete in this one: the words of a fetch are of different times.
     fn check(&mut self, mirror: &Region, fetched: &Fetch<()>, _: u64) -> Result<Finding<()>, ReadFailure> {
+        self.has_begun = true;
         if !self.scan.is_under_way() {
-            self.expect(committed(mirror));
+            self.restart_if_older(committed(mirror));
             self.check_audit(mirror);
         }
         let Self { scan, geometry, wanted, floor, keys_done, cells, .. } = self;

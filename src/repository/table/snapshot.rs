@@ -18,7 +18,7 @@ pub(crate) struct SnapshotScan {
     floor: Sequence,
     /// For each cell its entry.
     held: Vec<Held>,
-    /// The entries' bytes, and those of entries that were replaced.
+    /// The entries' bytes, each where there was room for it.
     bytes: Vec<u8>,
     /// This pass could not read an entry as of its commit.
     has_missed: bool,
@@ -29,14 +29,16 @@ pub(crate) struct SnapshotScan {
 #[derive(Clone, Copy, Debug, Default)]
 struct Held {
     stamp: Stamp,
-    /// Where it begins in the bytes.
+    /// Where it begins in the bytes, and how many are reserved for it.
     begin: usize,
+    room: usize,
     key_len: usize,
     /// 0 for a removed key, and for one that is not wanted.
     len: usize,
     number: u64,
     published_ns: u64,
     rejections: u32,
+    is_damaged: bool,
     /// When its newest entry was first rejected, ns of the caller's clock.
     rejected_ns: u64,
 }
@@ -127,6 +129,11 @@ impl SnapshotScan {
         })
     }
 
+    /// Returns the number of damaged entries, after the last step.
+    pub(crate) fn damaged(&self) -> usize {
+        self.held.iter().filter(|held| held.is_damaged).count()
+    }
+
     /// Takes the entry of a cell as of the pass's commit.
     fn take(
         &mut self,
@@ -140,7 +147,8 @@ impl SnapshotScan {
         let stamp = match reader.copy.choose_as_of(memory, (cell, version), scan.until()) {
             Choice::Slot(stamp) => stamp,
             Choice::Nothing => {
-                *held = Held::default();
+                let Held { begin, room, .. } = *held;
+                *held = Held { begin, room, ..Held::default() };
                 return;
             }
             Choice::Later => {
@@ -155,10 +163,17 @@ impl SnapshotScan {
             Ok(entry) => {
                 let wanted = entry.is_present && reader.wants(reader.copy.key(&entry));
                 let len = if wanted { entry.header.entry_len as usize } else { 0 };
-                let (begin, key_len) = (bytes.len(), entry.header.key_len as usize);
-                bytes.extend_from_slice(reader.copy.bytes().get(..len).unwrap_or_default());
+                let key_len = entry.header.key_len as usize;
+                let copied = reader.copy.bytes().get(..len).unwrap_or_default();
+                let (mut begin, mut room) = (held.begin, held.room);
+                if len > room {
+                    // Twice as much, so that an entry that grows is moved a few times only.
+                    (begin, room) = (bytes.len(), len.max(2 * room));
+                    bytes.resize(begin + room, 0);
+                }
+                bytes.get_mut(begin..begin + len).into_iter().for_each(|to| to.copy_from_slice(copied));
                 let (number, published_ns) = (entry.header.number, entry.header.published_ns);
-                *held = Held { stamp, begin, key_len, len, number, published_ns, ..Held::default() };
+                *held = Held { stamp, begin, room, key_len, len, number, published_ns, ..Held::default() };
             }
             Err(_) => {
                 let now_ns = arriving_ns.unwrap_or_default();
@@ -172,7 +187,7 @@ impl SnapshotScan {
                     *has_missed = true;
                     scan.leave(Left { has_rejected: true, has_changing: false });
                 } else {
-                    *held = Held { stamp, rejections: held.rejections, ..Held::default() };
+                    *held = Held { stamp, is_damaged: true, ..Held::default() };
                     reader.suspect(cell);
                 }
             }

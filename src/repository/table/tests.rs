@@ -148,7 +148,8 @@ impl Replica {
 
     fn poll(&mut self, reader: &mut TableReader, world: &World) -> bool {
         match reader.poll(&world.region).unwrap() {
-            None => false,
+            // What was committed during the pass is left to the next one.
+            None => reader.has_more(),
             Some(taken) => {
                 self.take(reader, world, taken);
                 true
@@ -199,7 +200,7 @@ fn look_up(reader: &mut TableReader, memory: &Region, key: &[u8]) -> Option<Vec<
         }
         let mut scan = Scan::default();
         reader.begin_keys(&mut scan);
-        while !reader.step_keys(&mut scan, memory) {}
+        while reader.step_keys(&mut scan, memory).is_none() {}
     }
     None
 }

@@ -14,9 +14,9 @@ use crate::repository::Writer;
 use crate::sync::atomic::{Ordering, fence};
 
 /// Tables of fewer bytes are likely to be in the cache of the writer's processor.
-const EXPECTED_FROM: usize = 1 << 20;
+const PREFETCHED_FROM: usize = 1 << 20;
 /// Bytes of a slot to prefetch for writing.
-const EXPECTED_LEN: usize = 512;
+const PREFETCHED_LEN: usize = 512;
 
 /// The only writer of a table repository. Putting does not allocate, block or make system calls.
 ///
@@ -131,20 +131,20 @@ impl TableWriter {
         self.directory.find(key).is_some()
     }
 
-    /// Returns whether [`Self::expect`] is worth its cost.
+    /// Returns whether [`Self::prefetch`] is worth its cost.
     #[inline]
     pub(crate) fn is_large(&self) -> bool {
-        self.geometry.region_len() >= EXPECTED_FROM
+        self.geometry.region_len() >= PREFETCHED_FROM
     }
 
     /// Prepares to stage an entry of the key in the first `key_len` bytes of [`Self::room`]: fetches what that will write. Returns the
     /// key's cell.
     #[inline]
-    pub(crate) fn expect(&self, key_len: usize) -> Option<usize> {
+    pub(crate) fn prefetch(&self, key_len: usize) -> Option<usize> {
         let cell = self.directory.find(self.held().get(..key_len)?)?;
         let Cell { stamp, .. } = self.cells.get(cell)?;
         let slot = self.geometry.slot_offset(cell, stamp.other());
-        self.region.expect_writes(slot, EXPECTED_LEN.min(slot_len(self.geometry.payload_len_max())));
+        self.region.expect_writes(slot, PREFETCHED_LEN.min(slot_len(self.geometry.payload_len_max())));
         self.region.expect_writes(self.geometry.version_offset(cell), WORD);
         Some(cell)
     }

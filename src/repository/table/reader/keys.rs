@@ -23,6 +23,7 @@ impl TableReader {
             }
             self.wanted.set(cell, is_wanted);
         }
+        self.since = self.granted.max(self.done);
         (self.floor, self.pass) = (Sequence::NONE, None);
         self.scan.reset();
         let Self { removed, interest, .. } = self;
@@ -42,7 +43,9 @@ impl TableReader {
     /// Returns the keys whose last entries are damaged.
     pub(crate) fn suspects(&self) -> impl Iterator<Item = &[u8]> {
         let suspects = self.suspects.iter().copied();
-        suspects.filter(|cell| self.directory.has(*cell)).map(|cell| self.directory.key(cell))
+        suspects
+            .filter(|cell| self.wanted.has(*cell) && self.directory.has(*cell))
+            .map(|cell| self.directory.key(cell))
     }
 
     /// Returns the number of damaged entries, with known keys and without.

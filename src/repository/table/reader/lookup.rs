@@ -8,7 +8,7 @@ use crate::limits;
 use crate::memory::Region;
 use crate::repository::reader::HOT_LINE;
 use crate::repository::table::entry::{Choice, Entry, committed};
-use crate::repository::table::scan::{Goal, Left, Scan, Scanned};
+use crate::repository::table::scan::{Goal, Left, PassEnd, Scan, Scanned};
 use crate::repository::{ReadFailure, Taken};
 
 /// The result of a lookup in a cell.
@@ -16,7 +16,9 @@ use crate::repository::{ReadFailure, Taken};
 pub(crate) enum Looked {
     /// The key's entry.
     Found(Taken),
-    /// The cell has no such key any more.
+    /// The key was removed from the cell.
+    Removed,
+    /// The cell has another key.
     Elsewhere,
     /// The cell kept changing.
     Contended,
@@ -51,6 +53,7 @@ impl TableReader {
             };
             match self.copy.take(memory, cell, stamp) {
                 Ok(entry) if entry.is_present && self.copy.key(&entry) == key => {
+                    self.suspects.remove(&cell);
                     let Entry { header, .. } = entry;
                     let meta = Meta {
                         sequence: stamp.sequence(),
@@ -61,6 +64,7 @@ impl TableReader {
                         Taken { meta, conflated: 0, begin: ENTRY_WORD, len: header.entry_len as usize };
                     return Ok(Looked::Found(taken));
                 }
+                Ok(entry) if self.copy.key(&entry) == key => return Ok(Looked::Removed),
                 Ok(_) => return Ok(Looked::Elsewhere),
                 Err(rejection) => rejected = Some((stamp, rejection)),
             }
@@ -83,14 +87,14 @@ impl TableReader {
         scan.plan(&self.keys_goal());
     }
 
-    /// Continues to learn keys after the fetch of a step. Returns whether all keys are known that were committed when this
-    /// began.
-    pub(crate) fn step_keys(&mut self, scan: &mut Scan, memory: &Region) -> bool {
+    /// Continues to learn keys after the fetch of a step. Returns once it is over whether all keys are known that were committed
+    /// when this began.
+    pub(crate) fn step_keys(&mut self, scan: &mut Scan, memory: &Region) -> Option<bool> {
         let keys_done = self.keys_done;
         let scanned = scan.advance(memory, &self.keys_goal(), |_, version| version.sequence() > keys_done);
         let end = match scanned {
-            Scanned::Nothing => return true,
-            Scanned::More => return false,
+            Scanned::Nothing => return Some(true),
+            Scanned::More => return None,
             Scanned::Over(end) => Some(end),
             Scanned::Cells => {
                 while let Some((cell, _)) = scan.next_cell() {
@@ -100,11 +104,11 @@ impl TableReader {
                 scan.plan(&self.keys_goal())
             }
         };
-        let Some(end) = end else { return false };
-        if !end.left.has_changing {
-            self.keys_done = self.keys_done.max(end.until);
+        let PassEnd { until, left } = end?;
+        if !left.has_changing {
+            self.keys_done = self.keys_done.max(until);
         }
-        true
+        Some(!left.has_changing)
     }
 
     /// Learns the key of a cell. Returns whether that succeeded.

@@ -74,7 +74,7 @@ impl TableReader {
         if !is_wanted || !(is_present || was_reported) {
             return None;
         }
-        let was_present = before > 0 || header.added <= self.granted;
+        let was_present = before > 0 || header.added <= self.since;
         let first = if before == 0 && was_present { header.number } else { before.saturating_add(1) };
         let conflated = header.number.saturating_sub(first);
         self.counts.received += 1;
@@ -113,7 +113,10 @@ impl TableReader {
     fn reject(&mut self, cell: usize, version: Stamp, rejection: EntryRejection) -> ReadFailure {
         if let Some(known) = self.cells.get_mut(cell) {
             known.version = version;
+            // Its key may be another one, which may be wanted: the next entry shows.
+            known.has_key &= self.wanted.has(cell);
         }
+        self.wanted.set(cell, true);
         self.suspicion = None;
         self.suspects.insert(cell);
         self.counts.rejected += 1;

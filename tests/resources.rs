@@ -488,3 +488,51 @@ fn subscriber_that_times_out_on_a_full_backlog_names_the_node() {
     let error = ErrorChain(&error).to_string();
     assert!(error.contains("timed out") && error.contains("shm:victim"), "{error}");
 }
+
+/// The number of open descriptors.
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").expect("the descriptors").count()
+}
+
+/// Bytes of memory of this process, shared pages counted once.
+fn memory() -> usize {
+    let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").expect("the memory map");
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:")).expect("a total");
+    let kilobytes = line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number");
+    kilobytes * 1024
+}
+
+/// Three thousand topics would need as many descriptors.
+#[test]
+fn table_of_many_instruments_takes_one_descriptor_and_the_memory_of_its_cells() {
+    const KEYS: usize = 3000;
+    const PAYLOAD_LEN: usize = 208;
+    /// Two slots, each with 48 bytes before the payload.
+    const CELL_LEN: usize = 2 * (48 + PAYLOAD_LEN);
+    type Value = [u64; 20];
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = |name: &str| Node::builder().name(name).expect("a name").runtime_dir(dir.path()).open();
+    let (publishing, subscribing) = (node("p").expect("a node"), node("s").expect("a node"));
+    let keys: Vec<String> = (0..KEYS).map(|number| format!("I{number:04}")).collect();
+    let value: Value = [7; 20];
+    let open = |topic: &str, capacity: usize| {
+        let builder = publishing.table_publisher::<String, Value>(topic).capacity(capacity).key_len_max(16);
+        let mut publisher = builder.payload_len_max(PAYLOAD_LEN).open().expect("a topic");
+        let builder = subscribing.table_subscriber::<String, Value>(&format!("shm:p/{topic}"));
+        let mut subscriber = builder.timeout(PATIENCE).open().expect("a subscription");
+        for _ in 0..2 {
+            publisher.put_batch(keys.iter().take(capacity).map(|key| (key, &value))).expect("they fit");
+            assert_eq!(subscriber.changes().count(), capacity);
+        }
+        (publisher, subscriber)
+    };
+    // The session of the two nodes, and the program's own pages.
+    let _small = open("small", 8);
+    let before = (descriptors(), memory());
+    let _large = open("large", KEYS);
+    let after = (descriptors(), memory());
+    assert_eq!(after.0 - before.0, 1, "descriptors");
+    let (len, cells) = (after.1.saturating_sub(before.1), KEYS * CELL_LEN);
+    println!("{len} bytes for cells of {cells}");
+    assert!((cells..=cells * 3 / 2).contains(&len), "{len} bytes for cells of {cells}");
+}

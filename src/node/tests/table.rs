@@ -334,7 +334,7 @@ fn subscriber_of_any_kind_decodes_keys_and_values() {
 fn push_subscribers_of_a_large_table_converge_and_their_snapshots_are_of_one_commit() {
     const KEYS: u64 = 3000;
     const LEN: u64 = 40;
-    assert!(KEYS * LEN * 8 > limits::TABLE_PUSH_LEN);
+    const { assert!(KEYS * LEN * 8 > limits::TABLE_PUSH_LEN) };
     let dir = tempfile::tempdir().unwrap();
     let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
     let builder = publishing.table_publisher::<u64, Vec<u64>>("t").capacity(3000).payload_len_max(512);

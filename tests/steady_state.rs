@@ -33,8 +33,8 @@ const ROUNDS_BEFORE: u64 = 100;
 const ROUNDS: u64 = 2000;
 
 /// Keys of a table, and those of one batch.
-const TABLE_KEYS: u64 = 1000;
-const TABLE_BATCH: u64 = 30;
+const TABLE_KEYS: usize = 1000;
+const TABLE_BATCH: usize = 30;
 
 /// All ways of publishing and receiving that promise both, with the length of the values.
 const FREE: &[(&str, usize)] = &[
@@ -388,13 +388,13 @@ impl Place<'_> {
     }
 
     /// Changes of existing keys of a table: so many per commit.
-    fn tables(self, batch: u64, around: Around<'_>) {
+    fn tables(self, batch: usize, around: Around<'_>) {
         let Self { dir, delivery, len, is_told } = self;
         let publishing = Node::builder().name("p").expect("a name").runtime_dir(dir).open().expect("a node");
-        let builder = publishing.table_publisher::<u64, Numbers>("t").capacity(TABLE_KEYS as usize);
+        let builder = publishing.table_publisher::<u64, Numbers>("t").capacity(TABLE_KEYS);
         let mut publisher = builder.payload_len_max(len + 200).open().expect("a topic");
-        let keys: Vec<u64> = (0..TABLE_KEYS).collect();
-        let mut values = vec![[0; 8]; TABLE_KEYS as usize];
+        let keys: Vec<u64> = (0..TABLE_KEYS as u64).collect();
+        let mut values = vec![[0; 8]; TABLE_KEYS];
         publisher.put_batch(keys.iter().zip(&values)).expect("they fit");
         let subscribing = Node::builder().runtime_dir(dir).open().expect("a node");
         let builder = subscribing.table_subscriber::<u64, Numbers>("shm:p/t").delivery(delivery);
@@ -403,15 +403,15 @@ impl Place<'_> {
         assert_eq!(subscriber.notice_path() == NoticePath::WakeWord, is_told);
         let mut received = 0;
         wait_until("all keys", || {
-            received += subscriber.changes().count() as u64;
+            received += subscriber.changes().count();
             received == TABLE_KEYS
         });
-        let mut number = 0;
+        let (mut number, mut place) = (0, 0);
         // Returns whether it did not have to wait.
         let mut round = |may_wait: bool| {
             number += 1;
-            let first = (number * 7 % TABLE_KEYS.min(TABLE_KEYS - batch)) as usize;
-            let changed = first..first + batch as usize;
+            place = (place + 7) % (TABLE_KEYS - batch);
+            let changed = place..place + batch;
             values[changed.clone()].fill([number; 8]);
             let entries = keys[changed.clone()].iter().zip(&values[changed]);
             match batch {

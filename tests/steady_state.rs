@@ -411,9 +411,9 @@ impl Place<'_> {
         let mut round = |may_wait: bool| {
             number += 1;
             place = (place + 7) % (TABLE_KEYS - batch);
-            let changed = place..place + batch;
-            values[changed.clone()].fill([number; 8]);
-            let entries = keys[changed.clone()].iter().zip(&values[changed]);
+            let changed = values.split_at_mut(place).1.split_at_mut(batch).0;
+            changed.fill([number; 8]);
+            let entries = keys.split_at(place).1.iter().zip(changed.iter());
             match batch {
                 1 => entries.for_each(|(key, value)| _ = publisher.put(key, value).expect("it fits")),
                 _ => _ = publisher.put_batch(entries).expect("they fit"),

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::handle::Readable;
+use super::subscription::PAUSE;
 use super::{ReceiveError, Sample, Subscriber, TopicKind};
 use crate::clock::saturate;
 use crate::id::{Meta, Sequence};
@@ -455,6 +456,9 @@ impl super::core::Core<TableReader> {
             }
             if scan.passes() != passes {
                 passes = scan.passes();
+                if passes > PASSES_AT_ONCE {
+                    clock.pause(PAUSE);
+                }
                 if clock.monotonic_ns().saturating_sub(began_ns) >= timeout_ns {
                     return Err(ReadFailure::Contended { attempts: passes }.into());
                 }
@@ -471,5 +475,7 @@ impl super::core::Core<TableReader> {
     }
 }
 
+/// Passes of a snapshot without a pause between them.
+const PASSES_AT_ONCE: u32 = 8;
 /// Attempts to read an entry that keeps changing.
 const ATTEMPTS_MAX: u32 = 64;

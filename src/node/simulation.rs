@@ -553,3 +553,4 @@ mod dialling;
 mod ends;
 mod logs;
 mod notices;
+mod tables;

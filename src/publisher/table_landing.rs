@@ -180,7 +180,8 @@ impl TableLanding {
             }
             has_posted = true;
             *left = left.saturating_sub(batch.len);
-            // Acquire: if a copied word belongs to a later entry, the load below sees that its stamp is gone.
+            // On one host everything is copied by now. Acquire: if a copied word belongs to a later entry, the load below sees that its
+            // stamp is gone. Over a wire the copy may be made later: then the reader finds it wrong, until a later one arrives.
             fence(Ordering::Acquire);
             for (cell, stamp) in cells.iter().take(count) {
                 pass.has_missed |= region.load(self.geometry.slot_offset(*cell, *stamp)) != stamp.get();

@@ -2,7 +2,8 @@
 //!
 //! Over a wire each step is one fetch. Its words are of different times, so only what an earlier step found committed is complete in
 //! it: first the hot line, which sets the goal; then the pages; then the versions in pages that changed; then the cells whose
-//! versions changed, each with its version again and the hot line. In mapped memory the same steps need no fetch.
+//! versions changed, each with its version again and the hot line. In mapped memory snapshots and lookups take the same steps without
+//! a fetch; changes are found there without steps.
 
 use super::entry::committed;
 use super::interest::CellSet;

@@ -153,3 +153,16 @@ fn take_a_snapshot(bencher: Bencher<'_, '_>, keys: usize) {
         assert_eq!(snapshot.entries.len(), keys);
     });
 }
+
+/// Opens a table for 3,000 instruments, puts them, attaches a subscriber, and receives them all.
+#[divan::bench(sample_count = 20)]
+fn open_and_attach_to_three_thousand_keys(bencher: Bencher<'_, '_>) {
+    let place = Place::new();
+    bencher.bench_local(|| {
+        let table = place.table(3000);
+        let builder = place.node.table_subscriber::<u64, Value>("shm:bench/table");
+        let mut subscriber = builder.open().expect("a subscriber");
+        assert_eq!(subscriber.changes().count(), 3000);
+        drop((subscriber, table));
+    });
+}

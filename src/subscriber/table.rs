@@ -163,8 +163,8 @@ where
     }
 
     /// Reads all entries of the wanted keys as of one commit. What the publisher changes meanwhile is read again, for up to
-    /// `timeout`. In shared memory it does not wait; over a wire it takes several round trips. Allocates. Changes are still
-    /// received afterwards.
+    /// `timeout`. In shared memory it does not wait; over a wire it takes several round trips. Allocates: for each key of the
+    /// capacity about 64 bytes, and the entries. Changes are still received afterwards.
     ///
     /// # Errors
     ///

@@ -250,6 +250,16 @@ pub struct SubscriberStats {
     pub withdrawn: u64,
 }
 
+/// The first value that a reader of newest values has not read, and their number up to `last`; those replaced before the grant do
+/// not count. `None` if there are none.
+pub(super) fn unread(read: Sequence, granted: Sequence, last: Sequence) -> Option<(Sequence, u64)> {
+    if last <= read {
+        return None;
+    }
+    let first = read.next().max(granted);
+    Some((first, last.get().checked_sub(first.get())?.saturating_add(1)))
+}
+
 /// The hot line of a repository.
 pub(super) const HOT_LINE: ByteRange = ByteRange { offset: HOT_OFFSET, len: LINE };
 /// An empty range.

@@ -10,7 +10,7 @@ use crate::layout::state::{
 use crate::layout::{ByteRange, Geometry, WORD};
 use crate::limits;
 use crate::memory::Region;
-use crate::repository::reader::{HOT_LINE, NOTHING};
+use crate::repository::reader::{HOT_LINE, NOTHING, unread};
 use crate::repository::{Fetch, Finding, ReadFailure, Reader, SubscriberStats, Taken, WriteOrder};
 use crate::sync::atomic::{Ordering, fence};
 
@@ -384,11 +384,7 @@ impl Reader for StateReader {
 
     /// No value before the one that was the newest at the time of the grant counts as missed.
     fn give_up(&mut self, last: Sequence) -> Option<(Sequence, u64)> {
-        if last <= self.last {
-            return None;
-        }
-        let first = self.last.next().max(self.granted);
-        let count = last.get().checked_sub(first.get())?.saturating_add(1);
+        let (first, count) = unread(self.last, self.granted, last)?;
         self.last = last;
         self.counts.cut_off = self.counts.cut_off.saturating_add(count);
         Some((first, count))

@@ -15,7 +15,7 @@ use crate::layout::table::{EntryCheck, PAGE_CELLS, Stamp, TableGeometry};
 use crate::layout::{ByteRange, Geometry, WORD};
 use crate::limits;
 use crate::memory::Region;
-use crate::repository::reader::NOTHING;
+use crate::repository::reader::{NOTHING, unread};
 use crate::repository::{Fetch, Finding, ReadFailure, Reader, SubscriberStats, Taken, WriteOrder};
 
 /// From this many wanted cells of a page on, the versions of the page are copied at once.
@@ -505,11 +505,7 @@ impl Reader for TableReader {
     }
 
     fn give_up(&mut self, last: Sequence) -> Option<(Sequence, u64)> {
-        if last <= self.done {
-            return None;
-        }
-        let first = self.done.next().max(self.granted);
-        let count = last.get().checked_sub(first.get())?.saturating_add(1);
+        let (first, count) = unread(self.done, self.granted, last)?;
         self.done = last;
         self.counts.cut_off = self.counts.cut_off.saturating_add(count);
         Some((first, count))

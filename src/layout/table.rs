@@ -1,8 +1,9 @@
 //! A table topic's body: a summary of pages, a version for each cell, and the cells, each with two slots.
 //!
 //! A cell holds the newest entry of one key: the key, a presence byte, and the value. Its two slots alternate, so the newest entry
-//! stays whole while the next one is written. All entries of a commit have its sequence. The static header's parameters are the
-//! number of cells, the length of the longest key, and the distance between two slots, in bytes.
+//! stays whole while the next one is written. The sequence of an entry is after the last commit before its own and not after its
+//! own: in the table of a feed it is that of the record with which it was published, otherwise that of its commit. The static
+//! header's parameters are the number of cells, the length of the longest key, and the distance between two slots, in bytes.
 //!
 //! ```text
 //! hot line, in addition to the common fields
@@ -16,8 +17,8 @@
 //!
 //! stamp, a word
 //! bit 0         the slot
-//! bits 1 to 7   how often the commit had rewritten the slot, modulo 128
-//! bits 8 to 63  the sequence of the commit
+//! bits 1 to 7   how often the slot had been rewritten with this sequence, modulo 128
+//! bits 8 to 63  the sequence
 //!
 //! slot
 //! 00  u64  stamp; 0 while the slot is written
@@ -26,7 +27,7 @@
 //! 10  u32  length of the entry, bytes
 //! 14  u32  length of its key, bytes
 //! 18  u64  number: how often the key changed since it was added, this change included
-//! 20  u64  the sequence of the commit that added the key
+//! 20  u64  the sequence with which the key was added
 //! 28  u64  time of publishing, ns since the Unix epoch
 //! 30  entry, padded with zeros to 16 bytes: the key; 1 and the value, or 0 if the key was removed
 //! ```
@@ -246,7 +247,7 @@ impl Stamp {
         self.0
     }
 
-    /// Returns the commit's sequence.
+    /// Returns the sequence.
     #[inline]
     pub(crate) fn sequence(self) -> Sequence {
         Sequence::new(self.0 >> SEQUENCE_SHIFT)
@@ -264,15 +265,20 @@ impl Stamp {
         usize::from(self.0 & 1 == 1)
     }
 
-    /// Returns the stamp of the other slot for this commit, or, if the commit has written this slot already, that of its next
-    /// revision.
+    /// Returns the stamp of the other slot, for this sequence.
     #[inline]
     pub(crate) fn next(self, sequence: Sequence) -> Self {
+        Self(sequence.get() << SEQUENCE_SHIFT | (self.0 & 1 ^ 1))
+    }
+
+    /// Returns the stamp of the same slot, which the same commit writes again for this sequence.
+    #[inline]
+    pub(crate) fn again(self, sequence: Sequence) -> Self {
         if self.sequence() == sequence {
             let revision = self.0.wrapping_add(REVISION) & REVISION_MASK;
             return Self(self.0 & !REVISION_MASK | revision);
         }
-        Self(sequence.get() << SEQUENCE_SHIFT | (self.0 & 1 ^ 1))
+        Self(sequence.get() << SEQUENCE_SHIFT | self.0 & 1)
     }
 
     /// Returns a stamp without a sequence that names the other slot.
@@ -400,7 +406,7 @@ mod tests {
         assert_eq!(second.other().slot(), 1);
         let mut again = second;
         for revision in 1..=300_u64 {
-            again = again.next(Sequence::new(2));
+            again = again.again(Sequence::new(2));
             assert_eq!((again.sequence(), again.slot()), (second.sequence(), second.slot()));
             assert_eq!(again == second, revision % 128 == 0);
         }

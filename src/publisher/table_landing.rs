@@ -97,7 +97,7 @@ impl Landing for TableLanding {
 
     #[inline]
     fn write(&mut self, source: &Registration, commit: &TableCommit) {
-        let is_next = self.pass.is_none() && self.written.next() == commit.sequence;
+        let is_next = self.pass.is_none() && self.written == commit.previous;
         match commit.cell.filter(|_| is_next) {
             Some(cell) => self.write_one(source, cell, commit.sequence),
             None => {

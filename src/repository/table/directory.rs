@@ -72,10 +72,16 @@ impl Directory {
         let Some(room) = room.get_mut(..key.len()) else { return };
         room.copy_from_slice(key);
         *len = key_len.to_le_bytes();
+        self.restore(cell);
+    }
+
+    /// Gives a cell its last key again, which no cell has.
+    pub(super) fn restore(&mut self, cell: usize) {
         let Self { keys, stride, cells, hasher } = self;
         let of_cell = |cell: &u32| hash_of(hasher, key_at(keys, *stride, *cell as usize));
         // A capacity has 24 bits.
-        cells.insert_unique(hash_of(hasher, key), u32::try_from(cell).unwrap_or(u32::MAX), of_cell);
+        let cell = u32::try_from(cell).unwrap_or(u32::MAX);
+        cells.insert_unique(of_cell(&cell), cell, of_cell);
     }
 
     /// Takes the key of this cell away.

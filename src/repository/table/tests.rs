@@ -39,6 +39,10 @@ struct World {
     history: Vec<Table>,
     random: Random,
     keys: u64,
+    /// Stages and commits as the table of a feed does: with gaps between sequences, values again, and commits given up.
+    is_of_feed: bool,
+    /// The sequence of what is staged next.
+    next: u64,
 }
 
 impl World {
@@ -48,7 +52,8 @@ impl World {
         let line = Geometry::from(geometry).static_header(Epoch::FIRST, TOPIC, 0);
         let writer = TableWriter::new(Arc::clone(&region), geometry, &line);
         let (model, history, random) = (Table::new(), vec![Table::new()], Random::new(seed));
-        Self { writer, region, model, history, random, keys }
+        let is_of_feed = seed.is_multiple_of(4);
+        Self { writer, region, model, history, random, keys, is_of_feed, next: 1 }
     }
 
     fn reader(&self) -> TableReader {
@@ -63,9 +68,21 @@ impl World {
     /// Stages a random change.
     fn stage(&mut self) {
         let key = self.key();
-        let next = self.writer.last().get() + 1;
+        if self.is_of_feed {
+            self.next += self.random.below(3);
+            self.writer.set_next(Sequence::new(self.next));
+        }
+        let next = self.next;
         let room = self.writer.room();
         room[..key.len()].copy_from_slice(&key);
+        if self.is_of_feed && self.random.once_in(4) {
+            let held = self.model.get_mut(&key);
+            let newest = held.as_ref().map_or(0, |held| held.sequence);
+            assert_eq!(self.writer.newest_of(key.len()), Sequence::new(newest));
+            assert_eq!(self.writer.stage_again(key.len(), next), held.is_some());
+            held.into_iter().for_each(|held| (held.number, held.sequence) = (held.number + 1, next));
+            return;
+        }
         if self.random.once_in(5) {
             let was_there = self.writer.stage_removal(key.len(), next);
             assert_eq!(was_there, self.model.remove(&key).is_some());
@@ -86,11 +103,19 @@ impl World {
     }
 
     fn commit(&mut self) {
-        let next = self.writer.last().get() + 1;
-        if self.writer.commit(next).is_some() {
-            assert_eq!(self.writer.last().get(), next);
-            self.history.push(self.model.clone());
+        if self.writer.commit(self.next).is_some() {
+            assert_eq!(self.writer.last().get(), self.next);
+            self.history.resize(index(self.next + 1), self.model.clone());
+            self.next += 1;
         }
+        assert_eq!(self.writer.keys(), self.model.len());
+    }
+
+    /// Gives up what is staged.
+    fn discard(&mut self) {
+        self.writer.discard();
+        self.model.clone_from(self.history.last().unwrap());
+        self.next = self.history.len() as u64;
         assert_eq!(self.writer.keys(), self.model.len());
     }
 
@@ -98,6 +123,9 @@ impl World {
     fn publish(&mut self) {
         let count = if self.random.once_in(3) { 1 + self.random.below(12) } else { 1 };
         (0..count).for_each(|_| self.stage());
+        if self.is_of_feed && self.random.once_in(4) {
+            return self.discard();
+        }
         self.commit();
     }
 }

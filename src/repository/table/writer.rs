@@ -6,8 +6,8 @@ use crate::id::Sequence;
 use crate::layout::WORD;
 use crate::layout::header::{HOT_EPOCH, HOT_PUBLISHED, HOT_SEQUENCE, STATIC_OFFSET, StaticHeader};
 use crate::layout::table::{
-    ABSENT, ENTRY_WORD, EntryCheck, EntryHeader, HOT_KEYS, LEAD_WORDS, PAGE_CELLS, PRESENT, SLOT_CRC,
-    SLOT_RUN, Stamp, TableGeometry, entry_words, slot_len,
+    ABSENT, ENTRY_WORD, EntryCheck, EntryHeader, HEADER_WORDS, HOT_KEYS, LEAD_WORDS, PAGE_CELLS, PRESENT,
+    SLOT_CRC, SLOT_RUN, Stamp, TableGeometry, entry_words, slot_len,
 };
 use crate::memory::{Region, set_quad};
 use crate::repository::Writer;
@@ -27,6 +27,8 @@ pub(crate) struct TableWriter {
     geometry: TableGeometry,
     check: EntryCheck,
     last: Sequence,
+    /// The sequence of what is staged next, and of the next commit.
+    next: Sequence,
     directory: Directory,
     cells: Box<[Cell]>,
     /// The cells that the next commit changes.
@@ -57,6 +59,8 @@ struct Cell {
 pub(crate) struct TableCommit {
     /// Its sequence.
     pub(crate) sequence: Sequence,
+    /// The sequence of the commit before it.
+    pub(crate) previous: Sequence,
     /// Its publish time, nanoseconds since the Unix epoch.
     pub(crate) published_ns: u64,
     /// The changed cell, if it is the only one.
@@ -87,6 +91,7 @@ impl Writer for TableWriter {
             geometry,
             check: EntryCheck::new(line.topic, line.epoch),
             last: Sequence::NONE,
+            next: Sequence::NONE.next(),
             directory: Directory::new(capacity, geometry.key_len_max()),
             cells: vec![Cell::default(); capacity].into(),
             staged: Vec::with_capacity(capacity),
@@ -119,6 +124,14 @@ impl TableWriter {
     /// Returns its geometry.
     pub(crate) fn geometry(&self) -> TableGeometry {
         self.geometry
+    }
+
+    /// Has what is staged from now on the sequence `next`, and the next commit the last one set. It must grow. Without this call
+    /// each commit has the next sequence.
+    #[inline]
+    pub(crate) fn set_next(&mut self, next: Sequence) {
+        debug_assert!(next >= self.next, "sequences of a table grow");
+        self.next = next;
     }
 
     /// Returns the number of keys, those of staged entries included.
@@ -182,6 +195,30 @@ impl TableWriter {
         Ok(())
     }
 
+    /// Stages the newest value of the key in the first `key_len` bytes of [`Self::room`] again, with the next number. Returns
+    /// whether the table has the key.
+    pub(crate) fn stage_again(&mut self, key_len: usize, now_ns: u64) -> bool {
+        let Some(cell) = self.held().get(..key_len).and_then(|key| self.directory.find(key)) else {
+            return false;
+        };
+        let stamp = self.cells.get(cell).map_or(Stamp::NONE, |cell| cell.stamp);
+        let entry_len = self.header(cell, stamp).entry_len as usize;
+        let (_, room) = self.scratch.split_at_mut(ENTRY_WORD);
+        let (entry, _) = room.split_at_mut(entry_words(entry_len).min(room.len()));
+        let offset = self.geometry.slot_offset(cell, stamp) + SLOT_RUN + HEADER_WORDS * WORD;
+        self.region.copy_out(offset, entry);
+        self.write(cell, (key_len, entry_len), now_ns);
+        true
+    }
+
+    /// Returns the sequence of the newest entry of the key in the first `key_len` bytes of [`Self::room`], staged or committed;
+    /// [`Sequence::NONE`] if the table does not have the key.
+    #[inline]
+    pub(crate) fn newest_of(&self, key_len: usize) -> Sequence {
+        let cell = self.held().get(..key_len).and_then(|key| self.directory.find(key));
+        cell.and_then(|cell| self.cells.get(cell)).map_or(Sequence::NONE, |cell| cell.stamp.sequence())
+    }
+
     /// Stages the removal of the key in the first `key_len` bytes of [`Self::room`]. Returns whether the table has it.
     pub(crate) fn stage_removal(&mut self, key_len: usize, now_ns: u64) -> bool {
         let entry: &mut [u8] = bytemuck::cast_slice_mut(self.scratch.split_at_mut(ENTRY_WORD).1);
@@ -202,7 +239,7 @@ impl TableWriter {
     pub(crate) fn commit(&mut self, now_ns: u64) -> Option<TableCommit> {
         let (first, others) = self.staged.split_first()?;
         let cell = others.is_empty().then_some(*first as usize);
-        let sequence = self.last.next();
+        let (previous, sequence) = (self.last, self.next);
         // Release: a reader that sees the version of a cell sees its slot. Pairs with the Acquire loads of versions in readers.
         fence(Ordering::Release);
         for cell in self.staged.drain(..) {
@@ -211,7 +248,7 @@ impl TableWriter {
             self.region.store(self.geometry.version_offset(cell), stamp.get());
             let page = self.geometry.page_offset(cell / PAGE_CELLS);
             self.region.store(page, sequence.get());
-            if added == sequence || added == Sequence::NONE {
+            if added > previous || added == Sequence::NONE {
                 self.region.store(page + WORD, sequence.get());
             }
         }
@@ -220,10 +257,51 @@ impl TableWriter {
         // Release: a reader that sees the sequence sees everything that the commit changed. Pairs with the Acquire loads of the
         // hot line in readers.
         self.region.store_release(HOT_SEQUENCE, sequence.get());
-        self.last = sequence;
+        (self.last, self.next) = (sequence, sequence.next());
         let len = std::mem::take(&mut self.staged_len);
         self.free.extend(self.removed.drain(..));
-        Some(TableCommit { sequence, published_ns: now_ns, cell, len })
+        Some(TableCommit { sequence, previous, published_ns: now_ns, cell, len })
+    }
+
+    /// Drops everything that is staged: each key has the value of the last commit again.
+    #[cold]
+    pub(crate) fn discard(&mut self) {
+        let mut staged = std::mem::take(&mut self.staged);
+        // The last one first: a key that was removed and added again leaves its new cell before it returns to the old one.
+        for cell in staged.drain(..).rev() {
+            let index = cell as usize;
+            let stamp = Stamp::new(self.region.load(self.geometry.version_offset(index)));
+            let header = self.header(index, stamp);
+            let had_key = stamp != Stamp::NONE && self.is_present(index, stamp, header.key_len as usize);
+            let (number, added) = if had_key { (header.number, header.added) } else { (0, Sequence::NONE) };
+            if let Some(cell) = self.cells.get_mut(index) {
+                *cell = Cell { stamp, number, added };
+            }
+            let has_key = self.directory.has(index);
+            if had_key && !has_key {
+                self.directory.restore(index);
+            } else if !had_key {
+                self.directory.remove(index);
+                self.free.push_front(cell);
+            }
+        }
+        self.staged = staged;
+        self.removed.clear();
+        (self.staged_len, self.next) = (0, self.last.next());
+    }
+
+    /// Returns the header of an entry of the table.
+    fn header(&self, cell: usize, stamp: Stamp) -> EntryHeader {
+        let mut header = [0; HEADER_WORDS];
+        self.region.copy_out(self.geometry.slot_offset(cell, stamp) + SLOT_RUN, &mut header);
+        EntryHeader::parse(header)
+    }
+
+    /// Returns whether an entry of the table has a value.
+    fn is_present(&self, cell: usize, stamp: Stamp, key_len: usize) -> bool {
+        let entry = self.geometry.slot_offset(cell, stamp) + SLOT_RUN + HEADER_WORDS * WORD;
+        let word = self.region.load(entry + key_len / WORD * WORD).to_le_bytes();
+        word.get(key_len % WORD) == Some(&PRESENT)
     }
 
     /// Gives a cell to the key in the first bytes of the room.
@@ -240,7 +318,7 @@ impl TableWriter {
         let entry: &[u8] = bytemuck::cast_slice(self.scratch.split_at(ENTRY_WORD).1);
         self.directory.insert(cell, entry.split_at(key_len).0);
         if let Some(cell) = self.cells.get_mut(cell) {
-            (cell.number, cell.added) = (0, self.last.next());
+            (cell.number, cell.added) = (0, self.next);
         }
         Ok(cell)
     }
@@ -248,13 +326,14 @@ impl TableWriter {
     /// Writes the entry in the room to the older slot of this cell.
     #[inline]
     fn write(&mut self, cell: usize, (key_len, entry_len): (usize, usize), now_ns: u64) {
-        let sequence = self.last.next();
         let Some(Cell { stamp, number, added }) = self.cells.get_mut(cell) else { return };
-        if stamp.sequence() != sequence {
+        if stamp.sequence() > self.last {
+            *stamp = stamp.again(self.next);
+        } else {
+            *stamp = stamp.next(self.next);
             // A capacity has 24 bits.
             self.staged.push(u32::try_from(cell).unwrap_or(u32::MAX));
         }
-        *stamp = stamp.next(sequence);
         *number += 1;
         self.staged_len += entry_len as u64;
         let len = |len| u32::try_from(len).unwrap_or(u32::MAX);

@@ -123,6 +123,8 @@ fn what_is_fetched_follows_what_changed() {
         history: vec![Table::new()],
         random: Random::new(1),
         keys: KEYS,
+        is_of_feed: false,
+        next: 1,
     };
     let put = |world: &mut World, key: u64| {
         let room = world.writer.room();

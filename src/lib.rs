@@ -112,25 +112,26 @@ pub use layout::{Fact, GeometryError};
 pub use memory::MemoryError;
 pub use metrics::{Counter, Unit};
 pub use node::{
-    DialError, Directory, DirectoryError, Listener, ListenerBuilder, Node, NodeBuilder, NodeError,
-    PublisherBuilder, SubscriberBuilder, TopicListing,
+    DialError, Directory, DirectoryError, FeedPublisherBuilder, FeedSubscriberBuilder, Listener,
+    ListenerBuilder, Node, NodeBuilder, NodeError, PublisherBuilder, SubscriberBuilder, TopicListing,
 };
 pub use notice::NoticeCounts;
 pub use payload::{
     DecodeError, Decoded, EncodeError, Encoding, InPlace, Payload, Pod, Raw, Schema, SchemaError,
 };
 pub use publisher::{
-    Claim, Loan, LogPublisher, PublishError, PublishedKind, Publisher, PublisherError, StatePublisher,
-    TablePublisher,
+    Claim, EventBuilder, FeedPublisher, Loan, LogPublisher, PublishError, PublishedKind, Publisher,
+    PublisherError, StatePublisher, TablePublisher,
 };
 pub use repository::SubscriberStats;
 pub use repository::log::{LogStart, LogTopic};
 pub use repository::state::StateTopic;
 pub use repository::table::TableTopic;
 pub use subscriber::{
-    AnySubscriber, AttachError, Change, Changes, GrantError, LogSubscriber, NoticePath, ReceiveError, Sample,
-    SampleRef, Samples, Snapshot, SnapshotEntry, StateSubscriber, Subscribed, Subscriber, SubscriberError,
-    TableSubscriber, TopicKind,
+    AnySubscriber, AttachError, Change, Changes, FeedEvent, FeedSubscriber, FeedUpdate, GrantError,
+    LogSubscriber, NoticePath, ReceiveError, RecordUpdate, Sample, SampleRef, Samples, Snapshot,
+    SnapshotEntry, StateSubscriber, Subscribed, Subscriber, SubscriberError, TableSubscriber, TopicKind,
+    ValueUpdate,
 };
 
 /// Compiles the examples of README.md.

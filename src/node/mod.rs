@@ -8,6 +8,7 @@ mod core;
 mod dial;
 mod directory;
 mod driver;
+mod feed;
 mod invitation;
 mod link;
 mod links;
@@ -32,6 +33,7 @@ use std::time::Duration;
 
 pub use builder::{NodeBuilder, NodeError};
 pub use directory::{Directory, DirectoryError, TopicListing};
+pub use feed::{FeedPublisherBuilder, FeedSubscriberBuilder};
 pub use invitation::DialError;
 pub use listener::Listener;
 pub use publish::PublisherBuilder;

@@ -3,7 +3,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::Node;
-use crate::id::TopicName;
+use crate::id::{Epoch, TopicName};
 use crate::payload::Payload;
 use crate::publisher::{PublishedKind, Publisher, PublisherError, TopicParts, fresh_epoch};
 
@@ -52,6 +52,11 @@ impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
     /// [`PublisherError`] when the name is in use or malformed, the sizes are inconsistent, the type cannot be described, or
     /// memory is exhausted.
     pub fn open(self) -> Result<Publisher<K, T>, PublisherError> {
+        self.open_as(fresh_epoch()?)
+    }
+
+    /// Does the same for an incarnation of this epoch, which must be unique for the topic's name.
+    pub(super) fn open_as(self, epoch: Epoch) -> Result<Publisher<K, T>, PublisherError> {
         let Self { node, topic, payload_len_max, samples, options, .. } = self;
         let core = node.core();
         let name: TopicName = topic.parse()?;
@@ -63,7 +68,7 @@ impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
             node: node.hold(),
             host: core.identity.host.as_str(),
             name,
-            epoch: fresh_epoch()?,
+            epoch,
             payload_len_max,
             samples: &samples,
         };

@@ -159,9 +159,19 @@ impl Schema {
     pub(crate) fn entry_parts(&self) -> Option<[Self; 2]> {
         let Format::Tuple(parts) = &self.format else { return None };
         let [key, Format::Option(value)] = parts.as_slice() else { return None };
-        let part =
-            |format: &Format| Self { format: format.clone(), plan: Compiled::default(), ..self.clone() };
-        Some([part(key), part(value)])
+        Some([self.part(key), self.part(value)])
+    }
+
+    /// The schema of a field, if this is the schema of a struct that has it.
+    pub(crate) fn field(&self, name: &str) -> Option<Self> {
+        let Format::Type(of) = &self.format else { return None };
+        let Some(Named::Struct(Shape::Fields(fields))) = self.types.get(of) else { return None };
+        fields.iter().find(|field| field.name == name).map(|field| self.part(&field.format))
+    }
+
+    /// The schema of a part of the values.
+    fn part(&self, format: &Format) -> Self {
+        Self { format: format.clone(), plan: Compiled::default(), ..self.clone() }
     }
 
     /// The schema of untyped bytes.

@@ -37,6 +37,19 @@ pub enum PublishError {
         /// The declared keys.
         capacity: usize,
     },
+    /// The feed has no value of the key, which only an update adds.
+    #[error("the feed has no value of this key: give it one with update, instead of record or remove")]
+    UnknownKey,
+    /// The records of the event take more than a quarter of the ring of the feed's log.
+    #[error(
+        "an event of {len} bytes is over this feed's maximum of {max}: declare a larger log_capacity, or split the event"
+    )]
+    EventTooLong {
+        /// The bytes of its records so far, with this one and their headers.
+        len: usize,
+        /// The maximum, bytes.
+        max: usize,
+    },
     /// The node's thread has panicked and serves no subscribers. Its last event and log record give the reason.
     #[error(
         "the node's thread has panicked and serves no subscribers: see its NodeFailed event, and open another node"
@@ -51,6 +64,8 @@ impl PublishError {
             Self::TooLong { .. } => "value too long",
             Self::KeyTooLong { .. } => "key too long",
             Self::Full { .. } => "table full",
+            Self::UnknownKey => "unknown key",
+            Self::EventTooLong { .. } => "event too long",
             Self::Encode(_) => "value not encodable",
             Self::NodeFailed => "node failed",
         }

@@ -136,7 +136,7 @@ fn append(
 
 /// Commits the appended records.
 #[inline]
-fn commit(writer: &mut LogWriter, output: &mut Output<LogLanding>, began_ns: u64) {
+pub(super) fn commit(writer: &mut LogWriter, output: &mut Output<LogLanding>, began_ns: u64) {
     if let Some(appended) = writer.commit(began_ns) {
         deliver(output, writer.geometry(), &appended, began_ns);
         output.measure(appended.newest, began_ns);

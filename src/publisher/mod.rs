@@ -3,6 +3,7 @@
 mod claim;
 mod copy_budget;
 mod error;
+mod feed;
 mod handle;
 mod handover;
 mod landing_writer;
@@ -24,6 +25,7 @@ mod tests;
 pub use claim::Claim;
 pub(crate) use copy_budget::CopyBudget;
 pub use error::{PublishError, PublisherError};
+pub use feed::{EventBuilder, FeedPublisher};
 pub use handle::{PublishedKind, Publisher};
 pub(crate) use handover::{ExposedLanding, Tended};
 pub use loan::Loan;

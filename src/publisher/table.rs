@@ -198,19 +198,10 @@ where
     {
         self.output.check_served()?;
         let Self { writer, parts, .. } = self;
-        let (key_max, max) = (writer.geometry().key_len_max(), writer.geometry().payload_len_max());
-        let staged = stage(writer, (expected, now_ns), |room| {
+        let staged = stage(writer, (expected, now_ns), |writer| {
             let [key_schema, value_schema] = parts.as_ref().ok_or(NO_ENTRIES)?;
-            let key_len = encode(key, key_schema, room).map_err(|error| match error {
-                EncodeError::TooLong { .. } => PublishError::KeyTooLong { len: max + 1, max: key_max },
-                error => error.into(),
-            })?;
-            let rest = room.get_mut(key_len + 1..).unwrap_or_default();
-            let len = encode(value, value_schema, rest).map_err(|error| match error {
-                EncodeError::TooLong { .. } => PublishError::TooLong { len: max + 1, max },
-                error => error.into(),
-            })?;
-            Ok((key_len, key_len + 1 + len))
+            let key_len = encode_key(writer, key, key_schema)?;
+            Ok((key_len, encode_value(writer, key_len, value, value_schema)?))
         });
         staged.map_err(|error| self.output.failed(error))
     }
@@ -257,7 +248,8 @@ impl<T: crate::payload::Payload> Publisher<TableTopic, T> {
     /// Publishes encoded bytes as the value of an encoded key.
     pub(crate) fn put_bytes(&mut self, key: &[u8], value: &[u8]) -> Result<Sequence, PublishError> {
         let now_ns = self.output.realtime_ns();
-        stage(&mut self.writer, (None, now_ns), |room| {
+        stage(&mut self.writer, (None, now_ns), |writer| {
+            let room = writer.room();
             let max = room.len();
             let room = room.get_mut(..key.len() + 1 + value.len()).ok_or(EncodeError::TooLong { max })?;
             room[..key.len()].copy_from_slice(key);
@@ -273,16 +265,47 @@ impl<T: crate::payload::Payload> Publisher<TableTopic, T> {
 const BATCH_AHEAD: usize = 16;
 
 /// The schema is not that of entries, which only a type other than those of this module's publishers causes.
-const NO_ENTRIES: EncodeError = EncodeError::TooLong { max: 0 };
+pub(super) const NO_ENTRIES: EncodeError = EncodeError::TooLong { max: 0 };
 
-/// Stages what `fill` encodes. It returns the lengths of the key and of the entry.
+/// Encodes a key into the writer's room. Returns its length.
 #[inline]
-fn stage(
+pub(super) fn encode_key<Q: Serialize + ?Sized>(
+    writer: &mut TableWriter,
+    key: &Q,
+    schema: &Schema,
+) -> Result<usize, PublishError> {
+    let (max, len_max) = (writer.geometry().key_len_max(), writer.geometry().payload_len_max());
+    encode(key, schema, writer.room()).map_err(|error| match error {
+        EncodeError::TooLong { .. } => PublishError::KeyTooLong { len: len_max + 1, max },
+        error => error.into(),
+    })
+}
+
+/// Encodes a value into the writer's room, behind a key and the presence byte. Returns the length of the entry.
+#[inline]
+pub(super) fn encode_value<V: Serialize>(
+    writer: &mut TableWriter,
+    key_len: usize,
+    value: &V,
+    schema: &Schema,
+) -> Result<usize, PublishError> {
+    let max = writer.geometry().payload_len_max();
+    let room = writer.room().get_mut(key_len + 1..).unwrap_or_default();
+    let len = encode(value, schema, room).map_err(|error| match error {
+        EncodeError::TooLong { .. } => PublishError::TooLong { len: max + 1, max },
+        error => error.into(),
+    })?;
+    Ok(key_len + 1 + len)
+}
+
+/// Stages what `fill` encodes into the writer's room. It returns the lengths of the key and of the entry.
+#[inline]
+pub(super) fn stage(
     writer: &mut TableWriter,
     (expected, now_ns): (Option<usize>, u64),
-    fill: impl FnOnce(&mut [u8]) -> Result<(usize, usize), PublishError>,
+    fill: impl FnOnce(&mut TableWriter) -> Result<(usize, usize), PublishError>,
 ) -> Result<(), PublishError> {
-    let (key_len, entry_len) = fill(writer.room())?;
+    let (key_len, entry_len) = fill(writer)?;
     writer.stage_filled((key_len, entry_len), expected, now_ns).map_err(|unplaced| {
         let geometry = writer.geometry();
         match unplaced {
@@ -294,7 +317,7 @@ fn stage(
 
 /// Commits what is staged.
 #[inline]
-fn commit(writer: &mut TableWriter, output: &mut Output<TableLanding>, began_ns: u64) {
+pub(super) fn commit(writer: &mut TableWriter, output: &mut Output<TableLanding>, began_ns: u64) {
     let Some(committed) = writer.commit(began_ns) else { return };
     let TableCommit { sequence, published_ns, len, .. } = committed;
     output.add_bytes(usize::try_from(len).unwrap_or(usize::MAX));

@@ -1,6 +1,7 @@
 //! Repositories: for each kind of topic, a writer that owns the repository's memory, and a reader that accepts
 //! only verified values. This module does no networking: the caller supplies the bytes.
 
+pub(crate) mod feed;
 pub(crate) mod log;
 pub(crate) mod state;
 pub(crate) mod table;

@@ -121,14 +121,19 @@ impl<R: Reader> Core<R> {
             if !is_nothing(&outcome) || waited_ns >= saturate(timeout) {
                 return outcome;
             }
-            if waited_ns < SPIN_NS {
-                std::hint::spin_loop();
-            } else {
-                let left = timeout.saturating_sub(Duration::from_nanos(waited_ns));
-                self.subscription.pause(self.fetching.is_some(), self.reader.last(), left)?;
-            }
+            self.wait(waited_ns, timeout)?;
             outcome = self.try_receive_decoded(&decode);
         }
+    }
+
+    /// Waits before the next poll: spins first, and then pauses, at most until `timeout`.
+    pub(super) fn wait(&mut self, waited_ns: u64, timeout: Duration) -> Result<(), FabricError> {
+        if waited_ns < SPIN_NS {
+            std::hint::spin_loop();
+            return Ok(());
+        }
+        let left = timeout.saturating_sub(Duration::from_nanos(waited_ns));
+        self.subscription.pause(self.fetching.is_some(), self.reader.last(), left)
     }
 
     /// The repository's headers: see [`Subscription::headers`].

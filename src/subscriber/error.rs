@@ -328,6 +328,12 @@ pub enum GrantError {
     /// The granted repository could not be read in time.
     #[error("the repository cannot be read: no completion in time; the path to the publisher may be broken")]
     Unreadable,
+    /// Log and table of a feed are of different incarnations.
+    #[error(
+        "its log and its table are of different incarnations: publish both with one Node::feed_publisher; if they are, the \
+         publisher restarted meanwhile: try again"
+    )]
+    Incarnation,
     /// The grant came without a region: the publisher's node violates the protocol.
     #[error("the grant came without a region: use the same release on both sides, and restart the publisher")]
     NoRegion,

@@ -3,6 +3,7 @@
 mod any;
 mod core;
 mod error;
+mod feed;
 mod handle;
 mod log;
 mod notices;
@@ -15,6 +16,7 @@ mod tests;
 
 pub use any::AnySubscriber;
 pub use error::{AttachError, GrantError, ReceiveError, SubscriberError};
+pub use feed::{FeedEvent, FeedSubscriber, FeedUpdate, RecordUpdate, ValueUpdate};
 pub(crate) use handle::SubscriberHandle;
 pub use handle::{Samples, Subscribed, Subscriber, TopicKind};
 pub use log::LogSubscriber;

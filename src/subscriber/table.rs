@@ -171,6 +171,15 @@ where
     /// Those of [`Subscriber::try_receive`]; [`ReceiveError::Contended`] when the publisher changed keys too fast during the timeout.
     pub fn snapshot(&mut self, timeout: Duration) -> Result<Snapshot<K, V>, ReceiveError> {
         let (scan, sequence) = self.core.take_snapshot(saturate(timeout))?;
+        self.decoded_snapshot(&scan, sequence)
+    }
+
+    /// Decodes a complete snapshot.
+    pub(super) fn decoded_snapshot(
+        &self,
+        scan: &SnapshotScan,
+        sequence: Sequence,
+    ) -> Result<Snapshot<K, V>, ReceiveError> {
         let decoded = scan.entries(&self.core.reader).map(|entry| {
             let decoded = <(K, Option<V>)>::decode(entry.bytes);
             let sequence = entry.meta.sequence;
@@ -447,28 +456,49 @@ impl super::core::Core<TableReader> {
         let clock = Arc::clone(&self.subscription.clock);
         let began_ns = clock.monotonic_ns();
         let mut scan = SnapshotScan::new(&self.reader);
-        let mut passes = 0;
         loop {
-            let memory = self.read_now(scan.ranges())?;
-            let arriving_ns = self.subscription.is_arriving().then(|| clock.monotonic_ns());
-            if let Some(sequence) = scan.step(&mut self.reader, &memory, arriving_ns) {
+            self.subscription.check_end()?;
+            if let Some(sequence) = self.continue_snapshot(&mut scan)? {
                 return Ok((scan, sequence));
             }
-            if scan.passes() != passes {
-                passes = scan.passes();
-                if passes > PASSES_AT_ONCE {
-                    clock.pause(PAUSE);
-                }
-                if clock.monotonic_ns().saturating_sub(began_ns) >= timeout_ns {
-                    return Err(ReadFailure::Contended { attempts: passes }.into());
-                }
+            if scan.passes() > PASSES_AT_ONCE {
+                clock.pause(PAUSE);
+            }
+            if clock.monotonic_ns().saturating_sub(began_ns) >= timeout_ns {
+                return Err(ReadFailure::Contended { attempts: scan.passes() }.into());
             }
         }
+    }
+
+    /// Continues a snapshot to the end of a pass. Returns its commit if it is complete. Also after the topic has ended, as long as
+    /// its memory can be read.
+    pub(super) fn continue_snapshot(
+        &mut self,
+        scan: &mut SnapshotScan,
+    ) -> Result<Option<Sequence>, ReceiveError> {
+        let passes = scan.passes();
+        while scan.passes() == passes {
+            let memory = self.read_memory(scan.ranges())?;
+            let is_arriving = self.subscription.is_arriving();
+            let arriving_ns = is_arriving.then(|| self.subscription.clock.monotonic_ns());
+            if let Some(sequence) = scan.step(&mut self.reader, &memory, arriving_ns) {
+                return Ok(Some(sequence));
+            }
+        }
+        Ok(None)
     }
 
     /// Returns the table's memory, in which these ranges are up to date. Fails once the topic has ended.
     fn read_now(&mut self, ranges: &[ByteRange]) -> Result<Arc<Region>, ReceiveError> {
         self.subscription.check_end()?;
+        self.read_memory(ranges)
+    }
+
+    /// The same, also after the end.
+    fn read_memory(&mut self, ranges: &[ByteRange]) -> Result<Arc<Region>, ReceiveError> {
+        if self.subscription.has_ended() && self.subscription.is_shut() {
+            self.subscription.check_end()?;
+        }
         let read = self.subscription.read_now(&mut self.fetching, ranges);
         // Its end may be why it failed.
         read.or_else(|error| self.subscription.check_end().and(Err(error.into())))

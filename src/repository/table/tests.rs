@@ -77,8 +77,8 @@ impl World {
         room[..key.len()].copy_from_slice(&key);
         if self.is_of_feed && self.random.once_in(4) {
             let held = self.model.get_mut(&key);
-            let newest = held.as_ref().map_or(0, |held| held.sequence);
-            assert_eq!(self.writer.newest_of(key.len()), Sequence::new(newest));
+            let newest = held.as_ref().map(|held| Sequence::new(held.sequence));
+            assert_eq!(self.writer.find(key.len()).map(|(_, newest)| newest), newest);
             assert_eq!(self.writer.stage_again(key.len(), next), held.is_some());
             held.into_iter().for_each(|held| (held.number, held.sequence) = (held.number + 1, next));
             return;

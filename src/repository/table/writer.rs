@@ -126,11 +126,11 @@ impl TableWriter {
         self.geometry
     }
 
-    /// Has what is staged from now on the sequence `next`, and the next commit the last one set. It must grow. Without this call
-    /// each commit has the next sequence.
+    /// Has what is staged from now on, or the next commit, this sequence. It is not less than that of anything staged. Without this
+    /// call each commit has the next sequence.
     #[inline]
     pub(crate) fn set_next(&mut self, next: Sequence) {
-        debug_assert!(next >= self.next, "sequences of a table grow");
+        debug_assert!(next > self.last, "sequences of a table grow");
         self.next = next;
     }
 
@@ -211,12 +211,12 @@ impl TableWriter {
         true
     }
 
-    /// Returns the sequence of the newest entry of the key in the first `key_len` bytes of [`Self::room`], staged or committed;
-    /// [`Sequence::NONE`] if the table does not have the key.
+    /// Finds the key in the first `key_len` bytes of [`Self::room`]. Returns its cell, and the sequence of its newest entry, staged or
+    /// committed.
     #[inline]
-    pub(crate) fn newest_of(&self, key_len: usize) -> Sequence {
-        let cell = self.held().get(..key_len).and_then(|key| self.directory.find(key));
-        cell.and_then(|cell| self.cells.get(cell)).map_or(Sequence::NONE, |cell| cell.stamp.sequence())
+    pub(crate) fn find(&self, key_len: usize) -> Option<(usize, Sequence)> {
+        let cell = self.directory.find(self.held().get(..key_len)?)?;
+        Some((cell, self.cells.get(cell)?.stamp.sequence()))
     }
 
     /// Stages the removal of the key in the first `key_len` bytes of [`Self::room`]. Returns whether the table has it.

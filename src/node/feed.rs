@@ -1,0 +1,282 @@
+//! Feeds at a node.
+
+use std::fmt;
+use std::hash::Hash;
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::terms::Terms;
+use super::{Node, PublisherBuilder, SubscriberBuilder};
+use crate::fabric::Target;
+use crate::id::{Delivery, TopicName};
+use crate::publisher::{FeedPublisher, PublisherError, fresh_epoch};
+use crate::repository::feed::FeedRecord;
+use crate::repository::log::LogTopic;
+use crate::repository::table::TableTopic;
+use crate::subscriber::{
+    FeedSubscriber, GrantError, LogSubscriber, Subscribed, SubscriberError, TableSubscriber,
+};
+
+/// Attempts to open log and table of one incarnation.
+const ATTEMPTS_MAX: u32 = 4;
+
+impl Node {
+    /// Returns a builder for a publisher of a feed of this name: keys of type `K`, records of type `R`, values of type `V`.
+    pub fn feed_publisher<K, R, V>(&self, feed: &str) -> FeedPublisherBuilder<'_, K, R, V>
+    where
+        K: Serialize + DeserializeOwned + Send + 'static,
+        R: Serialize + DeserializeOwned + Send + 'static,
+        V: Serialize + DeserializeOwned + Send + 'static,
+    {
+        let (log, table) = (PublisherBuilder::new(self, feed), PublisherBuilder::new(self, &table_of(feed)));
+        FeedPublisherBuilder { feed: feed.to_owned(), log, table }
+    }
+
+    /// Returns a builder for a subscriber of the feed at this address, for example `shm:NODE/FEED`.
+    pub fn feed_subscriber<K, R, V>(
+        &self,
+        target: impl TryInto<Target, Error: Into<SubscriberError>>,
+    ) -> FeedSubscriberBuilder<'_, K, R, V>
+    where
+        K: Serialize + DeserializeOwned + Eq + Hash + Clone + Send + 'static,
+        R: Serialize + DeserializeOwned + Send + 'static,
+        V: Serialize + DeserializeOwned + Send + 'static,
+    {
+        let settings = SubscriberBuilder::new(self, target);
+        FeedSubscriberBuilder { settings, interval: None, record: PhantomData }
+    }
+}
+
+/// Sets up a [`FeedPublisher`].
+///
+/// Send and Sync.
+#[must_use = "a builder does nothing until it is opened"]
+pub struct FeedPublisherBuilder<'a, K, R, V>
+where
+    K: Serialize + DeserializeOwned + Send + 'static,
+    R: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+    feed: String,
+    log: PublisherBuilder<'a, LogTopic, FeedRecord<K, R>>,
+    table: PublisherBuilder<'a, TableTopic, (K, Option<V>)>,
+}
+
+impl<K, R, V> FeedPublisherBuilder<'_, K, R, V>
+where
+    K: Serialize + DeserializeOwned + Send + 'static,
+    R: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+    /// Sets the number of keys that the feed may have: see the capacity of a
+    /// [table](PublisherBuilder::capacity).
+    pub fn capacity(self, capacity: usize) -> Self {
+        Self { table: self.table.capacity(capacity), ..self }
+    }
+
+    /// Sets the longest key, in bytes of its encoded form: see [`PublisherBuilder::key_len_max`].
+    pub fn key_len_max(self, key_len_max: usize) -> Self {
+        Self { table: self.table.key_len_max(key_len_max), ..self }
+    }
+
+    /// Sets the longest value together with its key, in bytes of their encoded form, and one byte between them; by default 4 KiB. The
+    /// table reserves this much twice for each key.
+    pub fn value_len_max(self, value_len_max: usize) -> Self {
+        Self { table: self.table.payload_len_max(value_len_max), ..self }
+    }
+
+    /// Sets the longest record together with its key, in bytes of their encoded form, and 10 bytes more; by default 4 KiB. A record
+    /// takes only its own length.
+    pub fn record_len_max(self, record_len_max: usize) -> Self {
+        Self { log: self.log.payload_len_max(record_len_max), ..self }
+    }
+
+    /// Sets the minimum size of the ring that holds the records, in bytes, as that of a log: how far a subscriber may fall behind
+    /// without losing records. An event takes at most a quarter of it.
+    pub fn log_capacity(self, log_capacity: usize) -> Self {
+        Self { log: self.log.capacity(log_capacity), ..self }
+    }
+
+    /// Gives an example value for types that validate their values: see [`PublisherBuilder::sample`].
+    pub fn sample(self, sample: impl Into<String>) -> Self {
+        let sample = sample.into();
+        Self { log: self.log.sample(sample.clone()), table: self.table.sample(sample), ..self }
+    }
+
+    /// Creates log and table, and opens the feed to subscribers. Allocates; does not block.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`PublisherBuilder::open`], for the feed's name, or that name and `/table`.
+    pub fn open(self) -> Result<FeedPublisher<K, R, V>, PublisherError> {
+        let Self { feed, log, table } = self;
+        let _: TopicName = feed.parse()?;
+        let epoch = fresh_epoch()?;
+        // The table first: a subscriber that finds the log finds the table.
+        let table = table.open_as(epoch)?;
+        Ok(FeedPublisher::new(log.open_as(epoch)?, table))
+    }
+}
+
+/// Sets up a [`FeedSubscriber`].
+///
+/// Send and Sync.
+#[must_use = "a builder does nothing until it is opened"]
+pub struct FeedSubscriberBuilder<'a, K, R, V>
+where
+    K: Serialize + DeserializeOwned + Send + 'static,
+    R: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+    /// Those of its table, at the feed's address.
+    settings: SubscriberBuilder<'a, TableSubscriber<K, V>>,
+    /// The interval of conflation.
+    interval: Option<Duration>,
+    record: PhantomData<fn() -> R>,
+}
+
+impl<K, R, V> FeedSubscriberBuilder<'_, K, R, V>
+where
+    K: Serialize + DeserializeOwned + Eq + Hash + Clone + Send + 'static,
+    R: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+    /// Reads the publisher's memory with one-sided reads. This is the default; it costs the publisher nothing.
+    pub fn pull(self) -> Self {
+        self.delivery(Delivery::Pull)
+    }
+
+    /// Exposes landing regions of the sizes of log and table, which the publisher writes.
+    pub fn push(self) -> Self {
+        self.delivery(Delivery::Push)
+    }
+
+    /// Sets how records and values reach the subscriber.
+    pub fn delivery(self, delivery: Delivery) -> Self {
+        Self { settings: self.settings.delivery(delivery), ..self }
+    }
+
+    /// Has the publisher notify this subscriber of each event: see [`SubscriberBuilder::notices`].
+    pub fn notices(self) -> Self {
+        Self { settings: self.settings.notices(), ..self }
+    }
+
+    /// Receives values instead of records: of each key that has changed the newest value, once in this interval. The subscriber then
+    /// reads the table only, at its own pace, and cannot fall behind. The values of one interval need not be of one event.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use fabricast::{FeedUpdate, Node};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let publishing = Node::builder().name("exchange")?.runtime_dir(dir.path()).open()?;
+    /// let mut feed = publishing.feed_publisher::<String, f64, f64>("trades").open()?;
+    /// let node = Node::builder().runtime_dir(dir.path()).open()?;
+    /// let target = "shm:exchange/trades";
+    /// let mut subscriber =
+    ///     node.feed_subscriber::<String, f64, f64>(target).conflate(Duration::from_millis(50)).open()?;
+    ///
+    /// feed.publish("AAPL", &189.25, &189.25)?;
+    /// feed.publish("AAPL", &189.30, &189.30)?;
+    /// let event = subscriber.event_timeout(Duration::from_secs(5))?.ok_or("nothing in time")?;
+    /// let [FeedUpdate::Value(last)] = &event.updates[..] else { return Err("not one value".into()) };
+    /// assert_eq!((last.key.as_str(), last.value, last.number), ("AAPL", Some(189.30), 2));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn conflate(self, interval: Duration) -> Self {
+        Self { interval: Some(interval), ..self }
+    }
+
+    /// Sets how long each answer of the publisher's node may take: see [`SubscriberBuilder::timeout`].
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { settings: self.settings.timeout(timeout), ..self }
+    }
+
+    /// Sets the largest log or table to map, and the largest landing region to allocate, in bytes: see
+    /// [`SubscriberBuilder::region_len_max`].
+    pub fn region_len_max(self, region_len_max: usize) -> Self {
+        Self { settings: self.settings.region_len_max(region_len_max), ..self }
+    }
+
+    /// Gives an example value for types that validate their values: see [`SubscriberBuilder::sample`].
+    pub fn sample(self, sample: impl Into<String>) -> Self {
+        Self { settings: self.settings.sample(sample), ..self }
+    }
+
+    /// Attaches to log and table. Blocks for the round trips of both, and allocates.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`SubscriberBuilder::open`], for the feed's name, or that name and `/table`. [`GrantError::Incarnation`] if the two
+    /// are not of one feed.
+    pub fn open(self) -> Result<FeedSubscriber<K, R, V>, SubscriberError> {
+        let Self { settings: SubscriberBuilder { node, place, terms, samples, .. }, interval, .. } = self;
+        let log = place?;
+        let table = Target { address: log.address.clone(), topic: table_of(log.topic.as_str()).parse()? };
+        let with_notices = terms;
+        let terms = Terms { notices: interval.is_some() && terms.notices, ..terms };
+        let open_table = || open_one::<TableSubscriber<K, V>, _>(node, &table, terms, &samples);
+        if let Some(interval) = interval {
+            return Ok(FeedSubscriber::of_values(open_table()?, interval));
+        }
+        for _ in 0..ATTEMPTS_MAX {
+            // The log first: it has every record after the cut that the table is read for.
+            let records: LogSubscriber<FeedRecord<K, R>> = open_one(node, &log, with_notices, &samples)?;
+            let values = open_table()?;
+            // Otherwise the publisher was replaced meanwhile.
+            if records.epoch() == values.epoch() {
+                return Ok(FeedSubscriber::of_records(records, values));
+            }
+        }
+        Err(SubscriberError::Unfit { target: log, source: GrantError::Incarnation })
+    }
+}
+
+/// Opens a subscriber of the log or the table.
+fn open_one<S: Subscribed, O>(
+    node: &Node,
+    target: &Target,
+    terms: Terms<O>,
+    samples: &[String],
+) -> Result<S, SubscriberError> {
+    let mut builder = SubscriberBuilder::<S>::new(node, target.clone());
+    let Terms { delivery, timeout, region_len_max, notices, .. } = terms;
+    builder.terms = Terms { delivery, timeout, region_len_max, notices, ..builder.terms };
+    samples.clone_into(&mut builder.samples);
+    builder.open()
+}
+
+impl<K, R, V> fmt::Debug for FeedPublisherBuilder<'_, K, R, V>
+where
+    K: Serialize + DeserializeOwned + Send + 'static,
+    R: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { feed, log, table } = self;
+        let mut fields = out.debug_struct("FeedPublisherBuilder");
+        fields.field("feed", feed).field("log", log).field("table", table).finish()
+    }
+}
+
+impl<K, R, V> fmt::Debug for FeedSubscriberBuilder<'_, K, R, V>
+where
+    K: Serialize + DeserializeOwned + Send + 'static,
+    R: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { settings, interval, .. } = self;
+        let mut fields = out.debug_struct("FeedSubscriberBuilder");
+        fields.field("settings", settings).field("interval", interval).finish_non_exhaustive()
+    }
+}
+
+/// The name of a feed's table.
+fn table_of(feed: &str) -> String {
+    format!("{feed}/table")
+}

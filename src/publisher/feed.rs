@@ -1,0 +1,378 @@
+use std::borrow::Borrow;
+use std::fmt;
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::{LogPublisher, PublishError, TablePublisher, log, table};
+use crate::id::{Epoch, Sequence, TopicName};
+use crate::layout::log::frame_len;
+use crate::payload::{EncodeError, Schema, encode};
+use crate::repository::Writer as _;
+use crate::repository::feed::{FeedRecord, RECORD_HEAD_LEN, end_event, record_head, record_schema};
+
+/// The part of the log's ring that an event may take.
+const EVENT_PARTS: usize = 4;
+
+/// Publishes events: records of keys in a log, and the newest value of each key in a table, under one sequence.
+///
+/// Each [event](Self::event) has records, each of a key, and becomes visible with one commit in log and table. Its sequence is that
+/// of its last record. Records have consecutive sequences from 1. A subscriber that joins late receives the value of each key as of
+/// one event, and the records after it; one that loses records receives the values of the keys that it lost records of.
+///
+/// So a key's value must tell a subscriber what all records of that key until then would have: for an order book, its levels.
+///
+/// A feed occupies two topics of its node: the log has the feed's name, and the table that name and `/table`. Both can be
+/// subscribed to as such, for example by a program that wants quotes only.
+///
+/// Publishing neither allocates (unless an event has more bytes than any before), nor locks, nor calls the operating system on the
+/// `shm` fabric, with the exceptions that [`Publisher`](crate::Publisher) lists. Dropping the publisher ends both topics.
+///
+/// ```
+/// use fabricast::Node;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// let node = Node::builder().name("exchange")?.runtime_dir(dir.path()).open()?;
+/// // Trades (price, size), and for each symbol the last price and the volume of the day.
+/// let mut feed = node.feed_publisher::<String, (f64, u32), (f64, u64)>("trades").open()?;
+///
+/// let mut event = feed.event();
+/// event.record("AAPL", &(189.25, 100)).unwrap_err(); // has no value yet
+/// event.update("AAPL", &(189.25, 100), &(189.25, 100))?;
+/// event.update("IBM", &(147.50, 40), &(147.50, 40))?;
+/// assert_eq!(event.commit().get(), 2);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Send, not Sync: it may be sent to another thread, and is used by one at a time.
+pub struct FeedPublisher<K, R, V>
+where
+    K: Serialize + DeserializeOwned + Send + 'static,
+    R: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+    // Ended in this order: a subscriber that has received the end of the log can still read the table.
+    log: LogPublisher<FeedRecord<K, R>>,
+    table: TablePublisher<K, V>,
+    /// The schema of the records' values.
+    schema: Option<Schema>,
+    /// The encoded records of the event, one after the other.
+    records: Vec<u8>,
+    /// The length of each.
+    lens: Vec<usize>,
+    /// Bytes that they take in the ring.
+    event_len: usize,
+}
+
+/// An event of a feed that is being built: see [`FeedPublisher::event`].
+///
+/// [`Self::commit`] publishes it. Dropping it instead publishes nothing: the feed is as it was before.
+#[must_use = "an event is published by commit"]
+pub struct EventBuilder<'a, K, R, V>
+where
+    K: Serialize + DeserializeOwned + Send + 'static,
+    R: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+    feed: &'a mut FeedPublisher<K, R, V>,
+    began_ns: u64,
+}
+
+/// What a record does to its key.
+enum Effect<'v, V> {
+    /// The key has this value.
+    Set(&'v V),
+    /// The key keeps its value.
+    Keep,
+    /// The key is gone.
+    Remove,
+}
+
+impl<K, R, V> FeedPublisher<K, R, V>
+where
+    K: Serialize + DeserializeOwned + Send + 'static,
+    R: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+    pub(crate) fn new(log: LogPublisher<FeedRecord<K, R>>, table: TablePublisher<K, V>) -> Self {
+        let schema = record_schema(&log.output.topic.schema);
+        Self { log, table, schema, records: Vec::new(), lens: Vec::new(), event_len: 0 }
+    }
+
+    /// Begins an event.
+    pub fn event(&mut self) -> EventBuilder<'_, K, R, V> {
+        // An event that was forgotten instead of dropped.
+        if !self.lens.is_empty() {
+            self.discard();
+        }
+        let began_ns = self.log.output.realtime_ns();
+        EventBuilder { feed: self, began_ns }
+    }
+
+    /// Publishes an event of one record, after which the key has this value. Returns its sequence.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`EventBuilder::update`]. In these cases nothing is published.
+    pub fn publish<Q>(&mut self, key: &Q, record: &R, value: &V) -> Result<Sequence, PublishError>
+    where
+        Q: Serialize + ?Sized,
+        K: Borrow<Q>,
+    {
+        let mut event = self.event();
+        event.update(key, record, value)?;
+        Ok(event.commit())
+    }
+
+    /// Returns the name of the feed, which is that of its log.
+    pub fn topic(&self) -> &TopicName {
+        self.log.topic()
+    }
+
+    /// Returns the incarnation of the feed.
+    pub fn epoch(&self) -> Epoch {
+        self.log.epoch()
+    }
+
+    /// Returns the sequence of the newest event; [`Sequence::NONE`] before the first.
+    pub fn newest(&self) -> Sequence {
+        self.log.newest()
+    }
+
+    /// Returns the number of keys. Those of the event that is being built count.
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Returns whether the feed has no keys.
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// Returns the number of keys that the feed may have.
+    pub fn capacity(&self) -> usize {
+        self.table.capacity()
+    }
+
+    /// Returns the number of pull subscribers of its log: see [`Publisher::pull_subscribers`](crate::Publisher::pull_subscribers).
+    pub fn pull_subscribers(&self) -> u64 {
+        self.log.pull_subscribers()
+    }
+
+    /// Returns the number of push subscribers of its log.
+    pub fn push_subscribers(&self) -> u64 {
+        self.log.push_subscribers()
+    }
+
+    /// Returns the number of subscribers of its table, of either delivery; each subscriber of the feed is one of them.
+    pub fn table_subscribers(&self) -> u64 {
+        self.table.pull_subscribers() + self.table.push_subscribers()
+    }
+
+    /// Adds a record to the event.
+    fn add<Q>(&mut self, key: &Q, record: &R, effect: &Effect<'_, V>, now_ns: u64) -> Result<(), PublishError>
+    where
+        Q: Serialize + ?Sized,
+        K: Borrow<Q>,
+    {
+        self.log.output.check_served()?;
+        let added = self.try_add(key, record, effect, now_ns);
+        added.map_err(|error| self.log.output.failed(error))
+    }
+
+    fn try_add<Q>(
+        &mut self,
+        key: &Q,
+        record: &R,
+        effect: &Effect<'_, V>,
+        now_ns: u64,
+    ) -> Result<(), PublishError>
+    where
+        Q: Serialize + ?Sized,
+        K: Borrow<Q>,
+    {
+        let Self { log, table, schema, records, lens, event_len } = self;
+        let [key_schema, value_schema] = table.parts.as_ref().ok_or(table::NO_ENTRIES)?;
+        let key_len = table::encode_key(&mut table.writer, key, key_schema)?;
+        let found = table.writer.find(key_len);
+        let previous = found.map_or(Sequence::NONE, |(_, newest)| newest);
+        let removes_key = matches!(effect, Effect::Remove);
+        if found.is_none() && !matches!(effect, Effect::Set(_)) {
+            return Err(PublishError::UnknownKey);
+        }
+
+        // The record in the log's room, which has at least its head: otherwise the log could not be opened. The key's bytes are
+        // those in the table's.
+        let max = log.writer.geometry().payload_len_max();
+        let too_long = |_| PublishError::TooLong { len: max + 1, max };
+        let (head, room) = log.writer.room().split_at_mut(RECORD_HEAD_LEN);
+        let (key_room, room) = room.split_at_mut_checked(key_len).ok_or(()).map_err(too_long)?;
+        head.copy_from_slice(&record_head(previous.get(), removes_key));
+        key_room.copy_from_slice(table.writer.held().split_at(key_len).0);
+        let value_len = encode(record, schema.as_ref().ok_or(table::NO_ENTRIES)?, room);
+        let value_len = value_len.map_err(|error| match error {
+            EncodeError::TooLong { .. } => too_long(()),
+            error => error.into(),
+        })?;
+        let len = RECORD_HEAD_LEN + key_len + value_len;
+        let (event_len_now, event_len_max) =
+            (*event_len + frame_len(len), log.writer.geometry().capacity() / EVENT_PARTS);
+        if event_len_now > event_len_max {
+            return Err(PublishError::EventTooLong { len: event_len_now, max: event_len_max });
+        }
+
+        table.writer.set_next(Sequence::new(log.writer.last().get() + lens.len() as u64 + 1));
+        match effect {
+            Effect::Set(value) => {
+                let expected = found.map(|(cell, _)| cell);
+                table::stage(&mut table.writer, (expected, now_ns), |writer| {
+                    Ok((key_len, table::encode_value(writer, key_len, *value, value_schema)?))
+                })?;
+            }
+            Effect::Keep => _ = table.writer.stage_again(key_len, now_ns),
+            Effect::Remove => _ = table.writer.stage_removal(key_len, now_ns),
+        }
+        records.extend_from_slice(log.writer.held().split_at(len).0);
+        lens.push(len);
+        *event_len = event_len_now;
+        Ok(())
+    }
+
+    /// Publishes the event.
+    fn commit(&mut self, began_ns: u64) -> Sequence {
+        let Self { log, table, records, lens, event_len, .. } = self;
+        let mut rest = records.as_mut_slice();
+        for (index, len) in lens.iter().enumerate() {
+            let (record, behind) = rest.split_at_mut(*len);
+            if index + 1 == lens.len() {
+                end_event(record);
+            }
+            // Its length was checked, and an event is too short to be committed in parts.
+            let appended = log.writer.append(record, began_ns);
+            debug_assert!(appended.is_ok(), "a record of {len} bytes fits");
+            log.output.add_bytes(*len);
+            rest = behind;
+        }
+        let count = lens.len() as u64;
+        records.clear();
+        lens.clear();
+        *event_len = 0;
+        table.writer.set_next(Sequence::new(log.writer.last().get() + count));
+        table::commit(&mut table.writer, &mut table.output, began_ns);
+        log::commit(&mut log.writer, &mut log.output, began_ns);
+        log.newest()
+    }
+
+    /// Drops the event.
+    #[cold]
+    fn discard(&mut self) {
+        self.table.writer.discard();
+        self.records.clear();
+        self.lens.clear();
+        self.event_len = 0;
+    }
+}
+
+impl<K, R, V> EventBuilder<'_, K, R, V>
+where
+    K: Serialize + DeserializeOwned + Send + 'static,
+    R: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+    /// Adds a record, after which the key has this value; adds the key if the feed does not have it.
+    ///
+    /// # Errors
+    ///
+    /// [`PublishError::KeyTooLong`] and [`PublishError::TooLong`] when key, record or value are longer than declared,
+    /// [`PublishError::Full`] when the key is new and the feed has no capacity for it, [`PublishError::EventTooLong`] when the
+    /// records of the event take more than a quarter of the ring, [`PublishError::Encode`] when a type fails to encode,
+    /// [`PublishError::NodeFailed`] when the node's thread has panicked. In these cases the event is as it was before.
+    pub fn update<Q>(&mut self, key: &Q, record: &R, value: &V) -> Result<(), PublishError>
+    where
+        Q: Serialize + ?Sized,
+        K: Borrow<Q>,
+    {
+        self.feed.add(key, record, &Effect::Set(value), self.began_ns)
+    }
+
+    /// Adds a record of a key, which keeps its value.
+    ///
+    /// # Errors
+    ///
+    /// [`PublishError::UnknownKey`] when the feed does not have the key, and those of [`Self::update`].
+    pub fn record<Q>(&mut self, key: &Q, record: &R) -> Result<(), PublishError>
+    where
+        Q: Serialize + ?Sized,
+        K: Borrow<Q>,
+    {
+        self.feed.add(key, record, &Effect::Keep, self.began_ns)
+    }
+
+    /// Adds a record, after which the feed does not have the key. Its capacity is free for another one after the commit.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::record`].
+    pub fn remove<Q>(&mut self, key: &Q, record: &R) -> Result<(), PublishError>
+    where
+        Q: Serialize + ?Sized,
+        K: Borrow<Q>,
+    {
+        self.feed.add(key, record, &Effect::Remove, self.began_ns)
+    }
+
+    /// Returns the number of records.
+    pub fn len(&self) -> usize {
+        self.feed.lens.len()
+    }
+
+    /// Returns whether the event has no records.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Publishes the event, and returns its sequence. An event without records is not published: this returns the sequence of the
+    /// newest one.
+    pub fn commit(self) -> Sequence {
+        self.feed.commit(self.began_ns)
+    }
+}
+
+impl<K, R, V> Drop for EventBuilder<'_, K, R, V>
+where
+    K: Serialize + DeserializeOwned + Send + 'static,
+    R: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+    fn drop(&mut self) {
+        if !self.is_empty() {
+            self.feed.discard();
+        }
+    }
+}
+
+impl<K, R, V> fmt::Debug for FeedPublisher<K, R, V>
+where
+    K: Serialize + DeserializeOwned + Send + 'static,
+    R: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("FeedPublisher")
+            .field("topic", self.topic())
+            .field("newest", &self.newest())
+            .field("keys", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<K, R, V> fmt::Debug for EventBuilder<'_, K, R, V>
+where
+    K: Serialize + DeserializeOwned + Send + 'static,
+    R: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("EventBuilder").field("len", &self.len()).finish_non_exhaustive()
+    }
+}

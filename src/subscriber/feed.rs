@@ -1,0 +1,398 @@
+mod conflated;
+mod keys;
+mod records;
+mod update;
+
+use std::borrow::Borrow;
+use std::collections::HashSet;
+use std::fmt;
+use std::hash::Hash;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use self::conflated::Conflated;
+use self::records::Records;
+use self::update::{EventEnd, Updates};
+pub use self::update::{FeedEvent, FeedUpdate, RecordUpdate, ValueUpdate};
+use super::table::{TableSubscriber, matches};
+use super::{LogSubscriber, ReceiveError, Sample};
+use crate::clock::saturate;
+use crate::fabric::FabricError;
+use crate::id::{Delivery, Epoch, Sequence, TopicName};
+use crate::repository::SubscriberStats;
+use crate::repository::feed::FeedRecord;
+
+/// Records that a call leaves out before it returns.
+const SKIPPED_MAX: usize = 4096;
+
+/// Receives the events of a feed: at first the value of each key as of one event, and then every record published after it.
+///
+/// [`Self::try_update`] and [`Self::update_timeout`] receive one update after the other, [`Self::try_event`] and
+/// [`Self::event_timeout`] whole events. All keys are received unless the subscriber asks for some, at any time: by
+/// [key](Self::only_keys), [prefix](Self::only_prefix), [pattern](Self::only_glob) or [predicate](Self::only).
+///
+/// The first updates are values ([`FeedUpdate::Value`]), the same for a subscriber that was there before the first event and one
+/// that joins late: both continue with records from the same event on.
+///
+/// # Losses
+///
+/// A subscriber that is too slow loses records, which is reported once ([`ReceiveError::Lapped`]). A loss spoils only the keys that it
+/// touched: further records of other keys are received without a gap. Those of the keys that it touched are left out until their
+/// values are received in place of them. Until then [`Self::suspects`] has them, from the moment at which the subscriber
+/// knows: when it has read the table, or at the key's next record. Repeated losses end only if the subscriber keeps up on average;
+/// one that does not should receive values instead, at its own pace, with
+/// [`conflate`](crate::FeedSubscriberBuilder::conflate).
+///
+/// ```
+/// use fabricast::{FeedUpdate, Node};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// let publishing = Node::builder().name("exchange")?.runtime_dir(dir.path()).open()?;
+/// // Trades (price, size), and for each symbol the volume of the day.
+/// let mut feed = publishing.feed_publisher::<String, (f64, u64), u64>("trades").open()?;
+/// feed.publish("AAPL", &(189.25, 100), &100)?;
+/// feed.publish("AAPL", &(189.30, 50), &150)?;
+///
+/// // A late subscriber.
+/// let node = Node::builder().runtime_dir(dir.path()).open()?;
+/// let mut subscriber = node.feed_subscriber::<String, (f64, u64), u64>("shm:exchange/trades").open()?;
+/// let mut volume = 0;
+/// feed.publish("AAPL", &(189.35, 30), &180)?;
+/// while let Some(update) = subscriber.try_update()? {
+///     match update {
+///         FeedUpdate::Value(known) => volume = known.value.unwrap_or(0),
+///         FeedUpdate::Record(trade) => volume += trade.record.1,
+///         _ => {}
+///     }
+/// }
+/// assert_eq!(volume, 180);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Cost
+///
+/// A record costs a receive of a log, and a look into a map of the keys that the subscriber wants. The map and the cut are the only
+/// memory that grows: with the number of wanted keys. After a loss, and when the interest changes, the subscriber reads the
+/// entries of the wanted keys; that takes several round trips over a wire.
+///
+/// Send, not Sync: it may be sent to another thread, and receives on one at a time.
+///
+/// Dropping the subscriber detaches it, like a [`Subscriber`](crate::Subscriber).
+pub struct FeedSubscriber<K, R, V>
+where
+    K: Serialize + DeserializeOwned + Send + 'static,
+    R: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+    table: TableSubscriber<K, V>,
+    way: Way<K, R, V>,
+    /// All keys by default.
+    interest: Option<Interest<K>>,
+    updates: Updates<K, R, V>,
+    /// The updates of the event that is received as a whole.
+    event: Vec<FeedUpdate<K, R, V>>,
+    /// Reported after a part of that event.
+    failure: Option<ReceiveError>,
+    /// The last call has left records out, and there may be more.
+    has_more: bool,
+}
+
+/// Whether a key is wanted.
+type Interest<K> = Arc<dyn Fn(&K) -> bool + Send + Sync>;
+
+/// How a subscriber receives.
+enum Way<K, R, V>
+where
+    K: Serialize + DeserializeOwned + Send + 'static,
+    R: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+    Records(Box<Records<K, R, V>>),
+    Conflated(Conflated),
+}
+
+impl<K, R, V> FeedSubscriber<K, R, V>
+where
+    K: Serialize + DeserializeOwned + Eq + Hash + Clone + Send + 'static,
+    R: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+    /// Creates a subscriber of all records. The log was opened first.
+    pub(crate) fn of_records(log: LogSubscriber<FeedRecord<K, R>>, table: TableSubscriber<K, V>) -> Self {
+        let records = Records::new(log, table.core.reader.geometry().capacity());
+        Self::new(table, Way::Records(Box::new(records)))
+    }
+
+    /// Creates a subscriber of values, once in this interval.
+    pub(crate) fn of_values(table: TableSubscriber<K, V>, interval: Duration) -> Self {
+        let clock = Arc::clone(&table.core.subscription.clock);
+        Self::new(table, Way::Conflated(Conflated::new(saturate(interval), clock)))
+    }
+
+    fn new(table: TableSubscriber<K, V>, way: Way<K, R, V>) -> Self {
+        let (updates, event) = (Updates::default(), Vec::new());
+        Self { table, way, interest: None, updates, event, failure: None, has_more: false }
+    }
+
+    /// Receives the next update, if there is one. Does not wait, except for the table after a loss, over a wire.
+    ///
+    /// Allocates what decoding does, for keys that are received for the first time, and after a loss.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Subscriber::try_receive`](crate::Subscriber::try_receive). After an error that reports a loss, values of the keys
+    /// that lack records follow. [`ReceiveError::Contended`] if the table does not reach the log's events within
+    /// [`limits::ANSWER_DEADLINE_NS`](crate::limits::ANSWER_DEADLINE_NS); the next call tries again. After
+    /// [`ReceiveError::Ended`] and [`ReceiveError::Gone`], [`Self::suspects`] has the keys that could not be completed.
+    pub fn try_update(&mut self) -> Result<Option<FeedUpdate<K, R, V>>, ReceiveError> {
+        Ok(self.next()?.map(|(update, _)| update))
+    }
+
+    /// Receives the next update, waiting up to `timeout`; `None` when it expires. Waits like
+    /// [`Subscriber::receive_timeout`](crate::Subscriber::receive_timeout).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::try_update`].
+    pub fn update_timeout(&mut self, timeout: Duration) -> Result<Option<FeedUpdate<K, R, V>>, ReceiveError> {
+        self.wait_for(timeout, Self::try_update)
+    }
+
+    /// Receives the next event, if all of it is available. Of an event that is cut short by a loss it returns the part that was
+    /// received, and then the error. Allocates the list of the event's updates.
+    ///
+    /// Updates of an event that [`Self::try_update`] has begun to receive are not part of it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::try_update`].
+    pub fn try_event(&mut self) -> Result<Option<FeedEvent<K, R, V>>, ReceiveError> {
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        loop {
+            let next = self.next();
+            match next {
+                Ok(None) => return Ok(None),
+                Ok(Some((update, end))) => {
+                    self.event.push(update);
+                    if let Some(EventEnd { sequence, is_whole }) = end {
+                        let updates = std::mem::take(&mut self.event);
+                        return Ok(Some(FeedEvent { sequence, updates, is_whole }));
+                    }
+                }
+                Err(ReceiveError::Contended { attempts }) => {
+                    return Err(ReceiveError::Contended { attempts });
+                }
+                Err(failure) => {
+                    let updates = std::mem::take(&mut self.event);
+                    let Some(last) = updates.last() else { return Err(failure) };
+                    let sequence = last.meta().sequence;
+                    self.failure = Some(failure);
+                    return Ok(Some(FeedEvent { sequence, updates, is_whole: false }));
+                }
+            }
+        }
+    }
+
+    /// Receives the next event, waiting up to `timeout`; `None` when it expires.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::try_event`].
+    pub fn event_timeout(&mut self, timeout: Duration) -> Result<Option<FeedEvent<K, R, V>>, ReceiveError> {
+        self.wait_for(timeout, Self::try_event)
+    }
+
+    /// Returns the newest value of a key; `None` if the feed does not have it. It includes every record received so far, unless the
+    /// subscriber is pushed to, and may include later ones. Costs what
+    /// [`TableSubscriber::get`](crate::TableSubscriber::get) does.
+    ///
+    /// # Errors
+    ///
+    /// Those of the same method there.
+    pub fn get<Q>(&mut self, key: &Q) -> Result<Option<Sample<V>>, ReceiveError>
+    where
+        Q: Serialize + ?Sized,
+        K: Borrow<Q>,
+    {
+        self.table.get(key)
+    }
+
+    /// Receives only these keys from now on. The values of those that were not received before come first.
+    pub fn only_keys(&mut self, keys: impl IntoIterator<Item = impl Into<K>>)
+    where
+        K: Sync,
+    {
+        let keys: HashSet<K> = keys.into_iter().map(Into::into).collect();
+        self.only(move |key| keys.contains(key));
+    }
+
+    /// Receives only the keys for which this returns true, from now on: see [`Self::only_keys`]. It is called for each record and
+    /// each entry that is read.
+    pub fn only(&mut self, wants: impl Fn(&K) -> bool + Send + Sync + 'static) {
+        let wants: Interest<K> = Arc::new(wants);
+        let of_table = Arc::clone(&wants);
+        self.table.only(move |key| of_table(key));
+        if let Way::Records(records) = &mut self.way {
+            records.change_interest(|key| wants(key));
+        }
+        self.interest = Some(wants);
+    }
+
+    /// Receives only the keys that begin with this text, from now on: see [`Self::only_keys`].
+    pub fn only_prefix(&mut self, prefix: &str)
+    where
+        K: AsRef<str>,
+    {
+        let prefix = prefix.to_owned();
+        self.only(move |key| key.as_ref().starts_with(&prefix));
+    }
+
+    /// Receives only the keys that match this pattern, from now on: see [`Self::only_keys`]. `*` stands for any characters, `?` for
+    /// one; every other character stands for itself.
+    pub fn only_glob(&mut self, pattern: &str)
+    where
+        K: AsRef<str>,
+    {
+        let pattern: Vec<char> = pattern.chars().collect();
+        self.only(move |key| matches(&pattern, key.as_ref()));
+    }
+
+    /// Receives all keys from now on: see [`Self::only_keys`].
+    pub fn all_keys(&mut self) {
+        self.table.all_keys();
+        self.interest = None;
+        if let Way::Records(records) = &mut self.way {
+            records.change_interest(|_| true);
+        }
+    }
+
+    /// Returns the keys that are known to lack records, until their values are received. For a conflated subscriber those whose
+    /// values are damaged in the publisher's memory. Allocates.
+    pub fn suspects(&self) -> Vec<K> {
+        match &self.way {
+            Way::Records(records) => records.suspects(),
+            Way::Conflated(_) => self.table.suspects(),
+        }
+    }
+
+    /// Returns the sequence of the last record that was received, reported lost, or left out. For a conflated subscriber, of the
+    /// last event that it has read.
+    pub fn last(&self) -> Sequence {
+        match &self.way {
+            Way::Records(records) => records.log.last(),
+            Way::Conflated(_) => self.table.last(),
+        }
+    }
+
+    /// Returns the counts so far: of records, those left out included; for a conflated subscriber of values.
+    pub fn stats(&self) -> SubscriberStats {
+        match &self.way {
+            Way::Records(records) => records.log.stats(),
+            Way::Conflated(_) => self.table.stats(),
+        }
+    }
+
+    /// Returns the name of the feed's table.
+    pub fn table_topic(&self) -> &TopicName {
+        self.table.topic()
+    }
+
+    /// Returns how records and values reach the subscriber.
+    pub fn delivery(&self) -> Delivery {
+        self.table.delivery()
+    }
+
+    /// Returns the incarnation of the feed.
+    pub fn epoch(&self) -> Epoch {
+        self.table.epoch()
+    }
+
+    /// Takes the next update, and the end of its event if it is the last one.
+    #[expect(clippy::type_complexity, reason = "an update with the end of its event is used twice")]
+    fn next(&mut self) -> Result<Option<(FeedUpdate<K, R, V>, Option<EventEnd>)>, ReceiveError> {
+        let Self { table, way, interest, updates, has_more, .. } = self;
+        *has_more = false;
+        for _ in 0..SKIPPED_MAX {
+            if let Some(next) = updates.next()? {
+                return Ok(Some(next));
+            }
+            let advanced = match way {
+                Way::Records(records) => {
+                    let is_wanted = |key: &K| interest.as_ref().is_none_or(|wants| wants(key));
+                    records.advance(table, is_wanted, updates)
+                }
+                Way::Conflated(conflated) => conflated.advance(table, updates),
+            };
+            if !advanced? {
+                return updates.next();
+            }
+        }
+        *has_more = true;
+        Ok(None)
+    }
+
+    /// Repeats a poll until it returns something, for up to `timeout`.
+    fn wait_for<T>(
+        &mut self,
+        timeout: Duration,
+        mut poll: impl FnMut(&mut Self) -> Result<Option<T>, ReceiveError>,
+    ) -> Result<Option<T>, ReceiveError> {
+        let mut outcome = poll(self);
+        let is_nothing = |outcome: &_| matches!(outcome, Ok(None) | Err(ReceiveError::Contended { .. }));
+        if !is_nothing(&outcome) {
+            return outcome;
+        }
+        let clock = Arc::clone(&self.table.core.subscription.clock);
+        let began_ns = clock.monotonic_ns();
+        loop {
+            let waited_ns = clock.monotonic_ns().saturating_sub(began_ns);
+            if !is_nothing(&outcome) || waited_ns >= saturate(timeout) {
+                return outcome;
+            }
+            if !self.has_more {
+                self.wait(waited_ns, timeout)?;
+            }
+            outcome = poll(self);
+        }
+    }
+
+    /// Waits before the next poll.
+    fn wait(&mut self, waited_ns: u64, timeout: Duration) -> Result<(), FabricError> {
+        match &mut self.way {
+            Way::Records(records) => records.log.core.wait(waited_ns, timeout),
+            Way::Conflated(conflated) => match conflated.rest_ns() {
+                0 => self.table.core.wait(waited_ns, timeout),
+                rest_ns => {
+                    let left_ns = saturate(timeout).saturating_sub(waited_ns);
+                    // The end is reported meanwhile.
+                    let pause_ns = rest_ns.min(left_ns).min(END_CHECK_NS);
+                    self.table.core.subscription.clock.pause(Duration::from_nanos(pause_ns));
+                    Ok(())
+                }
+            },
+        }
+    }
+}
+
+/// How often a conflated subscriber checks for the end.
+const END_CHECK_NS: u64 = 50_000_000;
+
+impl<K, R, V> fmt::Debug for FeedSubscriber<K, R, V>
+where
+    K: Serialize + DeserializeOwned + Send + 'static,
+    R: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("FeedSubscriber")
+            .field("table", self.table.topic())
+            .field("delivery", &self.table.delivery())
+            .field("is_conflated", &matches!(self.way, Way::Conflated(_)))
+            .finish_non_exhaustive()
+    }
+}

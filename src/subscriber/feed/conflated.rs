@@ -1,0 +1,62 @@
+use std::sync::Arc;
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::update::{EventEnd, FeedUpdate, Updates, ValueUpdate};
+use crate::clock::Clock;
+use crate::repository::Reader as _;
+use crate::subscriber::ReceiveError;
+use crate::subscriber::table::{Change, TableSubscriber};
+
+/// A reader of a feed's values: those of all keys that changed, once an interval.
+pub(super) struct Conflated {
+    interval_ns: u64,
+    /// When to read next, ns of the clock.
+    due_ns: u64,
+    is_reading: bool,
+    clock: Arc<dyn Clock>,
+}
+
+impl Conflated {
+    pub(super) fn new(interval_ns: u64, clock: Arc<dyn Clock>) -> Self {
+        Self { interval_ns, due_ns: 0, is_reading: false, clock }
+    }
+
+    /// Returns how long to wait for the next reading, ns.
+    pub(super) fn rest_ns(&self) -> u64 {
+        if self.is_reading { 0 } else { self.due_ns.saturating_sub(self.clock.monotonic_ns()) }
+    }
+
+    /// Adds the next updates. Returns false if there are none now.
+    pub(super) fn advance<K, R, V>(
+        &mut self,
+        table: &mut TableSubscriber<K, V>,
+        updates: &mut Updates<K, R, V>,
+    ) -> Result<bool, ReceiveError>
+    where
+        K: Serialize + DeserializeOwned + Send + 'static,
+        V: Serialize + DeserializeOwned + Send + 'static,
+    {
+        let now_ns = self.clock.monotonic_ns();
+        if !self.is_reading {
+            // The end is reported at once.
+            if now_ns < self.due_ns && !table.core.subscription.has_ended() {
+                return Ok(false);
+            }
+            self.is_reading = true;
+            self.due_ns = now_ns.saturating_add(self.interval_ns);
+        }
+        let change = table.try_change();
+        if let Ok(Some(Change { key, value, meta, number, .. })) = change {
+            updates.add(FeedUpdate::Value(ValueUpdate { key, value, meta, number, ends_event: false }));
+            return Ok(true);
+        }
+        let is_fetching = table.core.fetching.is_some() || table.core.reader.wants_more();
+        self.is_reading = matches!(change, Ok(None)) && is_fetching;
+        if self.is_reading {
+            return Ok(false);
+        }
+        updates.end(EventEnd { sequence: table.last(), is_whole: true });
+        change.map(|_| false)
+    }
+}

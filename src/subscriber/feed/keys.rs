@@ -1,0 +1,122 @@
+use std::collections::HashMap;
+use std::hash::Hash;
+
+use crate::id::Sequence;
+
+/// What a subscriber knows of the keys of a feed: their last records. A key is suspect while records of it are missing.
+#[derive(Debug)]
+pub(super) struct Keys<K> {
+    known: HashMap<K, KnownKey>,
+    /// The number of keys that the feed may have.
+    capacity: usize,
+    /// Counts comparisons with the table.
+    round: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct KnownKey {
+    /// Its last record.
+    last: Sequence,
+    number: u64,
+    is_suspect: bool,
+    /// The last comparison that found it in the table.
+    round: u64,
+}
+
+/// Where a record stands among those of its key.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Link {
+    pub(super) sequence: Sequence,
+    /// The record before it; none if it added the key.
+    pub(super) previous: Sequence,
+    pub(super) removes_key: bool,
+}
+
+impl<K: Eq + Hash + Clone> Keys<K> {
+    pub(super) fn new(capacity: usize) -> Self {
+        Self { known: HashMap::new(), capacity, round: 0 }
+    }
+
+    /// Takes a record of this key. Returns its number among them; `None` if the key lacks records before it.
+    pub(super) fn take(&mut self, key: &K, link: Link) -> Option<u64> {
+        let Link { sequence, previous, removes_key } = link;
+        let has_room = self.known.len() < self.capacity;
+        let Some(known) = self.known.get_mut(key) else {
+            let is_first = previous == Sequence::NONE;
+            // No feed has more keys than its capacity.
+            if has_room {
+                let number = is_first.into();
+                let last = if is_first { sequence } else { Sequence::NONE };
+                let known = KnownKey { last, number, is_suspect: !is_first, round: self.round };
+                self.known.insert(key.clone(), known);
+            }
+            return (is_first && has_room).then_some(1);
+        };
+        if known.is_suspect || known.last != previous {
+            known.is_suspect = true;
+            return None;
+        }
+        (known.last, known.number) = (sequence, known.number.saturating_add(1));
+        let number = known.number;
+        if removes_key {
+            self.known.remove(key);
+        }
+        Some(number)
+    }
+
+    /// Begins to compare with the table.
+    pub(super) fn begin_comparison(&mut self) {
+        self.round += 1;
+    }
+
+    /// Compares the last record of a key with the table's. Returns whether the key lacked records.
+    pub(super) fn compare(&mut self, key: &K, last: Sequence, number: u64) -> bool {
+        let found = KnownKey { last, number, is_suspect: false, round: self.round };
+        match self.known.get_mut(key) {
+            Some(known) => {
+                let lacked = known.is_suspect || known.last != last;
+                *known = found;
+                lacked
+            }
+            None => {
+                self.known.insert(key.clone(), found);
+                true
+            }
+        }
+    }
+
+    /// Records that the table's entry of this key cannot be read.
+    pub(super) fn keep_suspect(&mut self, key: K) {
+        let known = self.known.entry(key).or_default();
+        (known.is_suspect, known.round) = (true, self.round);
+    }
+
+    /// Ends the comparison: removes the keys that the table does not have, and returns them with their numbers.
+    pub(super) fn end_comparison(&mut self) -> Vec<(K, u64)> {
+        let round = self.round;
+        let absent = self.known.extract_if(|_, known| known.round != round);
+        // A key that was added and removed while records were missing was never received.
+        absent.filter(|(_, known)| known.last != Sequence::NONE).map(|(key, it)| (key, it.number)).collect()
+    }
+
+    /// Records that this key lacks records if its last one is another.
+    pub(super) fn suspect_unless(&mut self, key: &K, last: Sequence) {
+        self.known.get_mut(key).into_iter().for_each(|known| known.is_suspect |= known.last != last);
+    }
+
+    /// Records that all keys with records from this one on may be wrong.
+    pub(super) fn suspect_from(&mut self, first: Sequence) {
+        self.known.values_mut().for_each(|known| known.is_suspect |= known.last >= first);
+    }
+
+    /// Forgets all other keys.
+    pub(super) fn retain(&mut self, is_wanted: impl Fn(&K) -> bool) {
+        self.known.retain(|key, _| is_wanted(key));
+    }
+
+    /// Returns the suspect keys.
+    pub(super) fn suspects(&self) -> Vec<K> {
+        let suspects = self.known.iter().filter(|(_, known)| known.is_suspect);
+        suspects.map(|(key, _)| key.clone()).collect()
+    }
+}

@@ -1,0 +1,265 @@
+//! The records of a feed, and the values of keys that lack records.
+//!
+//! A reader joins, and recovers from a loss, in the same way. It reads the table as of one event (the *cut*), goes on with the log
+//! up to the same event, and compares the two there: the keys whose entries have another sequence than the last record received
+//! lack records, and their values are received in place of them. Until then records of such keys are left out.
+
+use std::collections::HashSet;
+use std::hash::Hash;
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::keys::{Keys, Link};
+use super::update::{EventEnd, FeedUpdate, RecordUpdate, Updates, ValueUpdate};
+use crate::id::{Meta, Sequence};
+use crate::limits;
+use crate::payload::Payload as _;
+use crate::repository::feed::FeedRecord;
+use crate::repository::table::SnapshotScan;
+use crate::subscriber::table::{Snapshot, TableSubscriber};
+use crate::subscriber::{LogSubscriber, ReceiveError, Sample};
+
+/// Passes over the table in one call.
+const PASSES_MAX: u32 = 8;
+/// Passes over the table after the feed has ended, when nothing changes it.
+const PASSES_LAST: u32 = 64;
+
+/// A reader of a feed's records.
+pub(super) struct Records<K, R, V>
+where
+    K: Serialize + DeserializeOwned + Send + 'static,
+    R: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+    pub(super) log: LogSubscriber<FeedRecord<K, R>>,
+    keys: Keys<K>,
+    cut: Cut<K, V>,
+    /// The first cut was received.
+    has_joined: bool,
+    /// The log has ended, and all its records were received.
+    is_over: bool,
+    /// Nothing of the current event is missing so far.
+    is_whole: bool,
+    /// When the newest record received was published, ns since the Unix epoch.
+    published_ns: u64,
+}
+
+/// A cut through the feed.
+enum Cut<K, V> {
+    /// None is needed.
+    None,
+    /// One of this event or a later one, to be read from the table.
+    Due {
+        at_least: Sequence,
+        /// Since when, ns of the node's clock.
+        since_ns: u64,
+        scan: Option<SnapshotScan>,
+    },
+    /// It is known, and the log is read up to the same event.
+    Ahead(Snapshot<K, V>),
+}
+
+impl<K, R, V> Records<K, R, V>
+where
+    K: Serialize + DeserializeOwned + Eq + Hash + Clone + Send + 'static,
+    R: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+    pub(super) fn new(log: LogSubscriber<FeedRecord<K, R>>, capacity: usize) -> Self {
+        let mut records = Self {
+            log,
+            keys: Keys::new(capacity),
+            cut: Cut::None,
+            has_joined: false,
+            is_over: false,
+            is_whole: true,
+            published_ns: 0,
+        };
+        records.compare_again();
+        records
+    }
+
+    /// Returns the suspect keys.
+    pub(super) fn suspects(&self) -> Vec<K> {
+        self.keys.suspects()
+    }
+
+    /// Has the values received of the keys that lack records, and forgets the other ones.
+    pub(super) fn change_interest(&mut self, is_wanted: impl Fn(&K) -> bool) {
+        self.keys.retain(is_wanted);
+        self.compare_again();
+    }
+
+    /// Adds the next updates. Returns false if there are none now.
+    pub(super) fn advance(
+        &mut self,
+        table: &mut TableSubscriber<K, V>,
+        is_wanted: impl Fn(&K) -> bool,
+        updates: &mut Updates<K, R, V>,
+    ) -> Result<bool, ReceiveError> {
+        match &self.cut {
+            Cut::Due { .. } => self.read_cut(table),
+            Cut::Ahead(cut) if self.log.last() >= cut.sequence || self.is_over => {
+                self.compare(table, updates);
+                Ok(true)
+            }
+            Cut::None | Cut::Ahead(_) => {
+                match self.log.core.try_receive_decoded(|bytes, _| FeedRecord::<K, R>::decode(bytes)) {
+                    Ok(Some(sample)) => {
+                        self.take(sample, is_wanted, updates);
+                        Ok(true)
+                    }
+                    Ok(None) => Ok(false),
+                    Err(error) => self.fail(error, updates),
+                }
+            }
+        }
+    }
+
+    /// Takes a record.
+    fn take(
+        &mut self,
+        sample: Sample<FeedRecord<K, R>>,
+        is_wanted: impl Fn(&K) -> bool,
+        updates: &mut Updates<K, R, V>,
+    ) {
+        let Sample { value: FeedRecord { previous, ends_event, removes_key, key, value }, meta, .. } = sample;
+        self.published_ns = meta.published_ns;
+        if self.has_joined && is_wanted(&key) {
+            let link = Link { sequence: meta.sequence, previous: Sequence::new(previous), removes_key };
+            match self.keys.take(&key, link) {
+                Some(number) => updates.add(FeedUpdate::Record(RecordUpdate {
+                    key,
+                    record: value,
+                    meta,
+                    number,
+                    removes_key,
+                    ends_event: false,
+                })),
+                None => {
+                    self.is_whole = false;
+                    if matches!(self.cut, Cut::None) {
+                        self.compare_again();
+                    }
+                }
+            }
+        }
+        if ends_event {
+            let is_whole = std::mem::replace(&mut self.is_whole, true);
+            updates.end(EventEnd { sequence: meta.sequence, is_whole });
+        }
+    }
+
+    /// Handles a failure of the log. Returns whether there may be more updates.
+    #[cold]
+    fn fail(&mut self, error: ReceiveError, updates: &mut Updates<K, R, V>) -> Result<bool, ReceiveError> {
+        use ReceiveError::{Contended, Contradicted, Ended, Fabric, Gone};
+        match error {
+            Contended { .. } | Fabric(_) => return Err(error),
+            Ended { .. } | Gone { .. } if self.is_over && matches!(self.cut, Cut::None) => return Err(error),
+            Ended { .. } | Gone { .. } => {
+                self.is_over = true;
+                updates.fail(None);
+                return Ok(true);
+            }
+            Contradicted { first, .. } => self.keys.suspect_from(first),
+            _ => {}
+        }
+        self.is_whole = false;
+        self.compare_again();
+        // What was lost before the first cut is part of it.
+        updates.fail(Some(error).filter(|_| self.has_joined));
+        Ok(true)
+    }
+
+    /// Requests a cut of the last record or a later event.
+    fn compare_again(&mut self) {
+        let (at_least, since_ns) = (self.log.last(), self.log.core.subscription.clock.monotonic_ns());
+        self.cut = Cut::Due { at_least, since_ns, scan: None };
+    }
+
+    /// Reads the cut. Returns false if the table has not reached it.
+    fn read_cut(&mut self, table: &mut TableSubscriber<K, V>) -> Result<bool, ReceiveError> {
+        let Cut::Due { at_least, since_ns, scan } = &mut self.cut else { return Ok(true) };
+        // Loaded before the table is read: both are complete at their end.
+        let has_ended = self.log.core.subscription.has_ended() && table.core.subscription.has_ended();
+        let current = scan.get_or_insert_with(|| SnapshotScan::new(&table.core.reader));
+        let is_given_up = match read_snapshot(table, current) {
+            Ok(Some(cut)) if cut.sequence >= *at_least => {
+                // Keys whose last record was lost.
+                let lost = cut.entries.iter().filter(|entry| entry.meta.sequence <= *at_least);
+                lost.for_each(|entry| self.keys.suspect_unless(&entry.key, entry.meta.sequence));
+                self.cut = Cut::Ahead(cut);
+                return Ok(true);
+            }
+            // A landing region may be behind.
+            Ok(Some(_)) => {
+                *scan = None;
+                has_ended
+            }
+            Ok(None) => has_ended && current.passes() >= PASSES_LAST,
+            Err(error) => {
+                *scan = None;
+                if !has_ended {
+                    return Err(error);
+                }
+                true
+            }
+        };
+        if is_given_up {
+            // Nothing tells which keys lack records: none counts as complete.
+            self.keys.suspect_from(Sequence::NONE);
+            self.cut = Cut::None;
+            return Ok(true);
+        }
+        let clock = &self.log.core.subscription.clock;
+        let waited_ns = clock.monotonic_ns().saturating_sub(*since_ns);
+        if waited_ns < limits::ANSWER_DEADLINE_NS {
+            return Ok(false);
+        }
+        *since_ns = clock.monotonic_ns();
+        Err(ReceiveError::Contended { attempts: scan.as_ref().map_or(1, SnapshotScan::passes) })
+    }
+
+    /// Compares the cut with what was received up to the same event, and adds the values of the keys that lack records.
+    fn compare(&mut self, table: &TableSubscriber<K, V>, updates: &mut Updates<K, R, V>) {
+        let Cut::Ahead(cut) = std::mem::replace(&mut self.cut, Cut::None) else { return };
+        let Snapshot { sequence, entries, damaged } = cut;
+        self.keys.begin_comparison();
+        for entry in entries {
+            let (last, number) = (entry.meta.sequence, entry.number);
+            if self.keys.compare(&entry.key, last, number) {
+                let (key, value, meta) = (entry.key, Some(entry.value), entry.meta);
+                updates.add(FeedUpdate::Value(ValueUpdate { key, value, meta, number, ends_event: false }));
+            }
+        }
+        if damaged > 0 {
+            let damaged: HashSet<K> = table.suspects().into_iter().collect();
+            damaged.into_iter().for_each(|key| self.keys.keep_suspect(key));
+        }
+        let (epoch, published_ns) = (self.log.epoch(), self.published_ns);
+        for (key, number) in self.keys.end_comparison() {
+            let meta = Meta { sequence, epoch, published_ns };
+            updates.add(FeedUpdate::Value(ValueUpdate { key, value: None, meta, number, ends_event: false }));
+        }
+        updates.end(EventEnd { sequence, is_whole: true });
+        (self.has_joined, self.is_whole) = (true, true);
+    }
+}
+
+/// Continues to read a snapshot of the table. `None` if it is not complete yet.
+fn read_snapshot<K, V>(
+    table: &mut TableSubscriber<K, V>,
+    scan: &mut SnapshotScan,
+) -> Result<Option<Snapshot<K, V>>, ReceiveError>
+where
+    K: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+    for _ in 0..PASSES_MAX {
+        if let Some(sequence) = table.core.continue_snapshot(scan)? {
+            return table.decoded_snapshot(scan, sequence).map(Some);
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,157 @@
+use std::collections::VecDeque;
+
+use crate::id::{Meta, Sequence};
+use crate::subscriber::ReceiveError;
+
+/// What a subscriber of a feed receives.
+///
+/// Send and Sync if key, record and value are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FeedUpdate<K, R, V> {
+    /// The next record of a key.
+    Record(RecordUpdate<K, R>),
+    /// The newest value of a key, in place of its records: all that is known of the key is out of date. First the values of all
+    /// keys; after a loss those of the keys that lost records; with
+    /// [`conflate`](crate::FeedSubscriberBuilder::conflate) those of the keys that changed.
+    Value(ValueUpdate<K, V>),
+}
+
+/// A record of a feed.
+///
+/// Send and Sync if key and record are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RecordUpdate<K, R> {
+    /// The key.
+    pub key: K,
+    /// The record.
+    pub record: R,
+    /// Where and when it was published.
+    pub meta: Meta,
+    /// The key's own sequence: this record is the first, the second, ... of the key since it was added.
+    pub number: u64,
+    /// After it the feed does not have the key.
+    pub removes_key: bool,
+    /// It is the last record of its event, of those that the subscriber wants.
+    pub ends_event: bool,
+}
+
+/// The value of a key of a feed.
+///
+/// Send and Sync if key and value are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ValueUpdate<K, V> {
+    /// The key.
+    pub key: K,
+    /// Its value; `None` if the feed no longer has the key.
+    pub value: Option<V>,
+    /// The key's last record, which the value includes: its sequence, and when it was published. If the key was removed while
+    /// records were lost, the event at which that was noticed, and the time of the newest record before.
+    pub meta: Meta,
+    /// The number of the key's last record.
+    pub number: u64,
+    /// It is the last of the values that were read together.
+    pub ends_event: bool,
+}
+
+/// An event of a feed, or values that were read together.
+///
+/// Send and Sync if key, record and value are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FeedEvent<K, R, V> {
+    /// The event: the sequence of its last record, wanted or not. Of values, the newest event that they include.
+    pub sequence: Sequence,
+    /// What the subscriber wants of it, in order.
+    pub updates: Vec<FeedUpdate<K, R, V>>,
+    /// Nothing that the subscriber wants of it is missing. A part was lost otherwise; the values of its keys follow.
+    pub is_whole: bool,
+}
+
+impl<K, R, V> FeedUpdate<K, R, V> {
+    /// Returns the key.
+    pub fn key(&self) -> &K {
+        match self {
+            Self::Record(record) => &record.key,
+            Self::Value(value) => &value.key,
+        }
+    }
+
+    /// Returns where and when it was published.
+    pub fn meta(&self) -> Meta {
+        match self {
+            Self::Record(record) => record.meta,
+            Self::Value(value) => value.meta,
+        }
+    }
+
+    /// Returns whether it is the last update of its event.
+    pub fn ends_event(&self) -> bool {
+        match self {
+            Self::Record(record) => record.ends_event,
+            Self::Value(value) => value.ends_event,
+        }
+    }
+
+    fn end_event(&mut self) {
+        match self {
+            Self::Record(record) => record.ends_event = true,
+            Self::Value(value) => value.ends_event = true,
+        }
+    }
+}
+
+/// The end of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct EventEnd {
+    pub(super) sequence: Sequence,
+    pub(super) is_whole: bool,
+}
+
+/// Updates to be received, and an error after them.
+#[derive(Debug)]
+pub(super) struct Updates<K, R, V> {
+    ready: VecDeque<(FeedUpdate<K, R, V>, Option<EventEnd>)>,
+    /// The last update of an event whose end is not known yet.
+    held: Option<FeedUpdate<K, R, V>>,
+    failure: Option<ReceiveError>,
+}
+
+impl<K, R, V> Default for Updates<K, R, V> {
+    fn default() -> Self {
+        Self { ready: VecDeque::new(), held: None, failure: None }
+    }
+}
+
+impl<K, R, V> Updates<K, R, V> {
+    /// Adds an update of the current event.
+    pub(super) fn add(&mut self, update: FeedUpdate<K, R, V>) {
+        let before = self.held.replace(update);
+        self.ready.extend(before.map(|update| (update, None)));
+    }
+
+    /// Ends the current event.
+    pub(super) fn end(&mut self, end: EventEnd) {
+        if let Some(mut last) = self.held.take() {
+            last.end_event();
+            self.ready.push_back((last, Some(end)));
+        }
+    }
+
+    /// Cuts the current event short: records are missing.
+    pub(super) fn fail(&mut self, failure: Option<ReceiveError>) {
+        self.ready.extend(self.held.take().map(|update| (update, None)));
+        self.failure = failure;
+    }
+
+    /// Returns the next update, and the end of its event if it is the last one.
+    #[expect(clippy::type_complexity, reason = "an update with the end of its event is used twice")]
+    pub(super) fn next(&mut self) -> Result<Option<(FeedUpdate<K, R, V>, Option<EventEnd>)>, ReceiveError> {
+        match self.ready.pop_front() {
+            Some(update) => Ok(Some(update)),
+            None => self.failure.take().map_or(Ok(None), Err),
+        }
+    }
+}

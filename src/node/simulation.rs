@@ -551,6 +551,7 @@ fn stopped_publisher_is_read_remotely_and_attaching_ends_at_its_deadline() {
 
 mod dialling;
 mod ends;
+mod feeds;
 mod logs;
 mod notices;
 mod tables;

@@ -94,6 +94,16 @@ pub enum ReceiveError {
         /// Their number.
         count: u64,
     },
+    /// Values of a feed's keys are damaged in its table, so that they could not be received in place of records. Reported once for a
+    /// cut. Keys that are known of them are suspect; the next record of each repairs it.
+    #[error(
+        "{count} values are damaged: their keys are incomplete until their next records; if this happens again, check the \
+         publisher's program and its host's memory"
+    )]
+    DamagedValues {
+        /// Their number.
+        count: usize,
+    },
     /// The topic's last values or records cannot be received any more: the connection was lost before they were read, the
     /// publisher's node stopped before it had written them, the topic's next incarnation ended meanwhile, or this pull subscriber
     /// read too late over a wire. The next call reports the end.

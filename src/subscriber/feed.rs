@@ -14,10 +14,10 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use self::conflated::Conflated;
 use self::records::Records;
-use self::update::{EventEnd, Updates};
+use self::update::{EventEnd, Step, Updates};
 pub use self::update::{FeedEvent, FeedUpdate, RecordUpdate, ValueUpdate};
 use super::table::{TableSubscriber, matches};
-use super::{LogSubscriber, ReceiveError, Sample};
+use super::{LogSubscriber, NoticePath, ReceiveError, Sample};
 use crate::clock::saturate;
 use crate::fabric::FabricError;
 use crate::id::{Delivery, Epoch, Sequence, TopicName};
@@ -148,7 +148,13 @@ where
     /// [`limits::ANSWER_DEADLINE_NS`](crate::limits::ANSWER_DEADLINE_NS); the next call tries again. After
     /// [`ReceiveError::Ended`] and [`ReceiveError::Gone`], [`Self::suspects`] has the keys that could not be completed.
     pub fn try_update(&mut self) -> Result<Option<FeedUpdate<K, R, V>>, ReceiveError> {
-        Ok(self.next()?.map(|(update, _)| update))
+        loop {
+            match self.next()? {
+                Some(Step::Update(update)) => return Ok(Some(update)),
+                Some(Step::End(_)) => {}
+                None => return Ok(None),
+            }
+        }
     }
 
     /// Receives the next update, waiting up to `timeout`; `None` when it expires. Waits like
@@ -177,12 +183,11 @@ where
             let next = self.next();
             match next {
                 Ok(None) => return Ok(None),
-                Ok(Some((update, end))) => {
-                    self.event.push(update);
-                    if let Some(EventEnd { sequence, is_whole }) = end {
-                        let updates = std::mem::take(&mut self.event);
-                        return Ok(Some(FeedEvent { sequence, updates, is_whole }));
-                    }
+                Ok(Some(Step::Update(update))) => self.event.push(update),
+                Ok(Some(Step::End(_))) if self.event.is_empty() => {}
+                Ok(Some(Step::End(EventEnd { sequence, is_whole }))) => {
+                    let updates = std::mem::take(&mut self.event);
+                    return Ok(Some(FeedEvent { sequence, updates, is_whole }));
                 }
                 Err(ReceiveError::Contended { attempts }) => {
                     return Err(ReceiveError::Contended { attempts });
@@ -237,6 +242,8 @@ where
         let wants: Interest<K> = Arc::new(wants);
         let of_table = Arc::clone(&wants);
         self.table.only(move |key| of_table(key));
+        self.updates.retain(|key| wants(key));
+        self.event.retain(|update| wants(update.key()));
         if let Way::Records(records) = &mut self.way {
             records.change_interest(|key| wants(key));
         }
@@ -297,6 +304,14 @@ where
         }
     }
 
+    /// Returns how this subscriber is notified of new events at the moment.
+    pub fn notice_path(&self) -> NoticePath {
+        match &self.way {
+            Way::Records(records) => records.log.notice_path(),
+            Way::Conflated(_) => self.table.notice_path(),
+        }
+    }
+
     /// Returns the name of the feed's table.
     pub fn table_topic(&self) -> &TopicName {
         self.table.topic()
@@ -312,9 +327,8 @@ where
         self.table.epoch()
     }
 
-    /// Takes the next update, and the end of its event if it is the last one.
-    #[expect(clippy::type_complexity, reason = "an update with the end of its event is used twice")]
-    fn next(&mut self) -> Result<Option<(FeedUpdate<K, R, V>, Option<EventEnd>)>, ReceiveError> {
+    /// Takes the next step.
+    fn next(&mut self) -> Result<Option<Step<K, R, V>>, ReceiveError> {
         let Self { table, way, interest, updates, has_more, .. } = self;
         *has_more = false;
         for _ in 0..SKIPPED_MAX {

@@ -3,12 +3,16 @@ use std::hash::Hash;
 
 use crate::id::Sequence;
 
+/// How many times its capacity a feed may have keys between two comparisons with its table, removed ones included whose removal
+/// was lost. Records of more keys are left out, as if the keys lacked records.
+const KNOWN_TIMES: usize = 4;
+
 /// What a subscriber knows of the keys of a feed: their last records. A key is suspect while records of it are missing.
 #[derive(Debug)]
 pub(super) struct Keys<K> {
     known: HashMap<K, KnownKey>,
-    /// The number of keys that the feed may have.
-    capacity: usize,
+    /// The most keys that are known.
+    len_max: usize,
     /// Counts comparisons with the table.
     round: u64,
 }
@@ -33,20 +37,20 @@ pub(super) struct Link {
 }
 
 impl<K: Eq + Hash + Clone> Keys<K> {
+    /// Knows no keys of a feed that may have this many.
     pub(super) fn new(capacity: usize) -> Self {
-        Self { known: HashMap::new(), capacity, round: 0 }
+        let len_max = capacity.saturating_mul(KNOWN_TIMES);
+        Self { known: HashMap::new(), len_max, round: 0 }
     }
 
     /// Takes a record of this key. Returns its number among them; `None` if the key lacks records before it.
     pub(super) fn take(&mut self, key: &K, link: Link) -> Option<u64> {
         let Link { sequence, previous, removes_key } = link;
-        let has_room = self.known.len() < self.capacity;
+        let has_room = self.known.len() < self.len_max;
         let Some(known) = self.known.get_mut(key) else {
             let is_first = previous == Sequence::NONE;
-            // No feed has more keys than its capacity.
-            if has_room {
-                let number = is_first.into();
-                let last = if is_first { sequence } else { Sequence::NONE };
+            if has_room && !removes_key {
+                let (last, number) = if is_first { (sequence, 1) } else { (Sequence::NONE, 0) };
                 let known = KnownKey { last, number, is_suspect: !is_first, round: self.round };
                 self.known.insert(key.clone(), known);
             }
@@ -54,6 +58,10 @@ impl<K: Eq + Hash + Clone> Keys<K> {
         };
         if known.is_suspect || known.last != previous {
             known.is_suspect = true;
+            if removes_key && known.last == Sequence::NONE {
+                // Nothing of it was received.
+                self.known.remove(key);
+            }
             return None;
         }
         (known.last, known.number) = (sequence, known.number.saturating_add(1));

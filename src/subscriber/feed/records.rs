@@ -40,6 +40,8 @@ where
     is_over: bool,
     /// Nothing of the current event is missing so far.
     is_whole: bool,
+    /// A part of the current event was received.
+    has_begun: bool,
     /// When the newest record received was published, ns since the Unix epoch.
     published_ns: u64,
 }
@@ -53,6 +55,8 @@ enum Cut<K, V> {
         at_least: Sequence,
         /// Since when, ns of the node's clock.
         since_ns: u64,
+        /// Any key may lack records; otherwise only those that are suspect.
+        is_for_all: bool,
         scan: Option<SnapshotScan>,
     },
     /// It is known, and the log is read up to the same event.
@@ -73,9 +77,10 @@ where
             has_joined: false,
             is_over: false,
             is_whole: true,
+            has_begun: false,
             published_ns: 0,
         };
-        records.compare_again();
+        records.compare_again(true);
         records
     }
 
@@ -87,7 +92,8 @@ where
     /// Has the values received of the keys that lack records, and forgets the other ones.
     pub(super) fn change_interest(&mut self, is_wanted: impl Fn(&K) -> bool) {
         self.keys.retain(is_wanted);
-        self.compare_again();
+        self.is_whole &= !self.has_begun;
+        self.compare_again(true);
     }
 
     /// Adds the next updates. Returns false if there are none now.
@@ -125,6 +131,7 @@ where
     ) {
         let Sample { value: FeedRecord { previous, ends_event, removes_key, key, value }, meta, .. } = sample;
         self.published_ns = meta.published_ns;
+        self.has_begun = !ends_event;
         if self.has_joined && is_wanted(&key) {
             let link = Link { sequence: meta.sequence, previous: Sequence::new(previous), removes_key };
             match self.keys.take(&key, link) {
@@ -139,7 +146,7 @@ where
                 None => {
                     self.is_whole = false;
                     if matches!(self.cut, Cut::None) {
-                        self.compare_again();
+                        self.compare_again(false);
                     }
                 }
             }
@@ -166,21 +173,21 @@ where
             _ => {}
         }
         self.is_whole = false;
-        self.compare_again();
+        self.compare_again(true);
         // What was lost before the first cut is part of it.
         updates.fail(Some(error).filter(|_| self.has_joined));
         Ok(true)
     }
 
     /// Requests a cut of the last record or a later event.
-    fn compare_again(&mut self) {
+    fn compare_again(&mut self, is_for_all: bool) {
         let (at_least, since_ns) = (self.log.last(), self.log.core.subscription.clock.monotonic_ns());
-        self.cut = Cut::Due { at_least, since_ns, scan: None };
+        self.cut = Cut::Due { at_least, since_ns, is_for_all, scan: None };
     }
 
     /// Reads the cut. Returns false if the table has not reached it.
     fn read_cut(&mut self, table: &mut TableSubscriber<K, V>) -> Result<bool, ReceiveError> {
-        let Cut::Due { at_least, since_ns, scan } = &mut self.cut else { return Ok(true) };
+        let Cut::Due { at_least, since_ns, is_for_all, scan } = &mut self.cut else { return Ok(true) };
         // Loaded before the table is read: both are complete at their end.
         let has_ended = self.log.core.subscription.has_ended() && table.core.subscription.has_ended();
         let current = scan.get_or_insert_with(|| SnapshotScan::new(&table.core.reader));
@@ -207,8 +214,10 @@ where
             }
         };
         if is_given_up {
-            // Nothing tells which keys lack records: none counts as complete.
-            self.keys.suspect_from(Sequence::NONE);
+            if *is_for_all {
+                // Nothing tells which keys lack records: none counts as complete.
+                self.keys.suspect_from(Sequence::NONE);
+            }
             self.cut = Cut::None;
             return Ok(true);
         }
@@ -243,6 +252,9 @@ where
             updates.add(FeedUpdate::Value(ValueUpdate { key, value: None, meta, number, ends_event: false }));
         }
         updates.end(EventEnd { sequence, is_whole: true });
+        if damaged > 0 {
+            updates.fail(Some(ReceiveError::DamagedValues { count: damaged }));
+        }
         (self.has_joined, self.is_whole) = (true, true);
     }
 }

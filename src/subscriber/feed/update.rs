@@ -110,47 +110,78 @@ pub(super) struct EventEnd {
     pub(super) is_whole: bool,
 }
 
+/// The next of what was received.
+#[derive(Debug)]
+pub(super) enum Step<K, R, V> {
+    Update(FeedUpdate<K, R, V>),
+    /// All of an event has come.
+    End(EventEnd),
+}
+
 /// Updates to be received, and an error after them.
 #[derive(Debug)]
 pub(super) struct Updates<K, R, V> {
-    ready: VecDeque<(FeedUpdate<K, R, V>, Option<EventEnd>)>,
+    ready: VecDeque<Step<K, R, V>>,
     /// The last update of an event whose end is not known yet.
     held: Option<FeedUpdate<K, R, V>>,
+    /// The current event has updates.
+    has_begun: bool,
     failure: Option<ReceiveError>,
 }
 
 impl<K, R, V> Default for Updates<K, R, V> {
     fn default() -> Self {
-        Self { ready: VecDeque::new(), held: None, failure: None }
+        Self { ready: VecDeque::new(), held: None, has_begun: false, failure: None }
     }
 }
 
 impl<K, R, V> Updates<K, R, V> {
     /// Adds an update of the current event.
     pub(super) fn add(&mut self, update: FeedUpdate<K, R, V>) {
+        self.has_begun = true;
         let before = self.held.replace(update);
-        self.ready.extend(before.map(|update| (update, None)));
+        self.ready.extend(before.map(Step::Update));
     }
 
     /// Ends the current event.
     pub(super) fn end(&mut self, end: EventEnd) {
-        if let Some(mut last) = self.held.take() {
-            last.end_event();
-            self.ready.push_back((last, Some(end)));
+        if std::mem::take(&mut self.has_begun) {
+            if let Some(mut last) = self.held.take() {
+                last.end_event();
+                self.ready.push_back(Step::Update(last));
+            }
+            self.ready.push_back(Step::End(end));
         }
     }
 
     /// Cuts the current event short: records are missing.
     pub(super) fn fail(&mut self, failure: Option<ReceiveError>) {
-        self.ready.extend(self.held.take().map(|update| (update, None)));
-        self.failure = failure;
+        self.ready.extend(self.held.take().map(Step::Update));
+        (self.has_begun, self.failure) = (false, failure);
     }
 
-    /// Returns the next update, and the end of its event if it is the last one.
-    #[expect(clippy::type_complexity, reason = "an update with the end of its event is used twice")]
-    pub(super) fn next(&mut self) -> Result<Option<(FeedUpdate<K, R, V>, Option<EventEnd>)>, ReceiveError> {
+    /// Drops the updates of all other keys.
+    pub(super) fn retain(&mut self, is_wanted: impl Fn(&K) -> bool) {
+        self.held.take_if(|update| !is_wanted(update.key()));
+        self.ready.retain(|step| match step {
+            Step::Update(update) => is_wanted(update.key()),
+            Step::End(_) => true,
+        });
+        // Others may have been the last ones of their events.
+        let mut is_before_end = false;
+        for step in self.ready.iter_mut().rev() {
+            match step {
+                Step::End(_) => is_before_end = true,
+                Step::Update(update) if std::mem::take(&mut is_before_end) => update.end_event(),
+                Step::Update(_) => {}
+            }
+        }
+    }
+
+    /// Returns the next step.
+    pub(super) fn next(&mut self) -> Result<Option<Step<K, R, V>>, ReceiveError> {
         match self.ready.pop_front() {
-            Some(update) => Ok(Some(update)),
+            Some(step) => Ok(Some(step)),
             None => self.failure.take().map_or(Ok(None), Err),
         }
     }

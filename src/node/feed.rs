@@ -207,7 +207,8 @@ where
         Self { settings: self.settings.sample(sample), ..self }
     }
 
-    /// Attaches to log and table. Blocks for the round trips of both, and allocates.
+    /// Attaches to log and table. Blocks for the round trips of both, and allocates. The subscriber joins the feed with its first
+    /// receive, and can ask for some keys before: it receives everything published after that.
     ///
     /// # Errors
     ///

@@ -493,6 +493,7 @@ fn errors_read_as_sentences() {
 
 mod dialling;
 mod ended;
+mod feed;
 mod log;
 mod many;
 mod notices;

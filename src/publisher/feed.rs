@@ -99,6 +99,12 @@ where
         Self { log, table, schema, records: Vec::new(), lens: Vec::new(), event_len: 0 }
     }
 
+    /// Returns its log and its table.
+    #[cfg(test)]
+    pub(crate) fn into_parts(self) -> (LogPublisher<FeedRecord<K, R>>, TablePublisher<K, V>) {
+        (self.log, self.table)
+    }
+
     /// Begins an event.
     pub fn event(&mut self) -> EventBuilder<'_, K, R, V> {
         // An event that was forgotten instead of dropped.
@@ -241,6 +247,9 @@ where
     /// Publishes the event.
     fn commit(&mut self, began_ns: u64) -> Sequence {
         let Self { log, table, records, lens, event_len, .. } = self;
+        if lens.is_empty() {
+            return log.newest();
+        }
         let mut rest = records.as_mut_slice();
         for (index, len) in lens.iter().enumerate() {
             let (record, behind) = rest.split_at_mut(*len);

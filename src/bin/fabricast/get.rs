@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use fabricast::{AnySubscriber, Delivery, ErrorChain, LogStart, Raw, ReceiveError, Target};
 
-use self::newest::{Newest, newest};
+use self::newest::{Newest, advice_to_wait, newest};
 use super::failure::{Exit, Failure};
 use super::interrupt::Interrupt;
 use super::keys::{keyless, only_key};
@@ -81,9 +81,9 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
         _ if interrupt.came() => return Ok(Exit::Interrupted),
         Newest::Nothing => {
             if let Some(key) = &arguments.key {
-                return Err(table::no_key(&subscriber, target, key));
+                return Err(table::no_key(&subscriber, target, key, wait));
             }
-            let what = "wait for a value with --wait TIME, or for more than one with `fabricast watch`";
+            let what = format!("{}, or watch the topic with `fabricast watch`", advice_to_wait(wait));
             return Err(Failure::new(
                 Exit::No,
                 format!("nothing has been published to {target} yet: {what}"),

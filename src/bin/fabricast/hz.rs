@@ -7,9 +7,9 @@ use clap::Args;
 use fabricast::{AnySubscriber, Delivery, LogStart, Meta, Target, TopicName};
 use serde::Serialize;
 
+use super::arrivals::{Arrival, Arrivals, Loss};
 use super::clock;
 use super::failure::{Exit, Failure};
-use super::feed::{Event, Feed, Loss};
 use super::interrupt::Interrupt;
 use super::keys::KeyArguments;
 use super::output::{count, data_rate, json_line, rate, span};
@@ -125,7 +125,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     // Values published before are not measured; a log begins after them.
     let old = subscriber.newest_at_start().get();
     let is_table = matches!(subscriber, AnySubscriber::Table(_));
-    let mut feed = Feed::new(subscriber, (target, "measuring"), arguments.duration, &interrupt);
+    let mut arrivals = Arrivals::new(subscriber, (target, "measuring"), arguments.duration, &interrupt);
     let mut meter = Meter::new(topic, arguments.json, is_table);
     if !arguments.json {
         writeln!(io::stdout(), "{}", Line::HEADING)?;
@@ -135,15 +135,15 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
             let Meta { sequence, published_ns, .. } = received.meta;
             (Position { sequence: sequence.get(), published_ns }, received.bytes.len())
         };
-        match feed.next(position)? {
-            Event::Value((position, _), _) if position.sequence <= old => meter.skip(position),
-            Event::Value((position, len), missed) => meter.value(position, len, missed),
-            Event::Lost(missed, lost) => missed.into_iter().chain([lost]).for_each(|loss| meter.lose(loss)),
-            Event::Nothing => {}
-            Event::Over(why) if meter.whole.received == 0 => return Err(feed.nothing(&why)),
-            Event::Over(_) | Event::Interrupted => break,
+        match arrivals.next(position)? {
+            Arrival::Value((position, _), _) if position.sequence <= old => meter.skip(position),
+            Arrival::Value((position, len), missed) => meter.value(position, len, missed),
+            Arrival::Lost(missed, lost) => missed.into_iter().chain([lost]).for_each(|loss| meter.lose(loss)),
+            Arrival::Nothing => {}
+            Arrival::Over(why) if meter.whole.received == 0 => return Err(arrivals.nothing(&why)),
+            Arrival::Over(_) | Arrival::Interrupted => break,
         }
-        if feed.is_time_for_a_look() {
+        if arrivals.is_time_for_a_look() {
             meter.tick()?;
         }
     }

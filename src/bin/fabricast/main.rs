@@ -1,8 +1,8 @@
 //! The `fabricast` program: arguments and output over the library's public interface, one file per command.
 
+mod arrivals;
 mod clock;
 mod failure;
-mod feed;
 mod get;
 mod hz;
 mod info;

@@ -6,8 +6,8 @@ use clap::Args;
 use fabricast::{AnySubscriber, DecodeError, Raw, TopicName};
 use serde::Serialize;
 
+use super::arrivals::{CONFLATED, Loss};
 use super::failure::{Exit, Failure};
-use super::feed::{CONFLATED, Loss};
 use super::output::{age, hex_dump, json_line};
 use super::subscription::Value;
 use super::value::{Schemas, ValueLine, age_ns, key_text, len};

@@ -6,9 +6,9 @@ mod table;
 use fabricast::{AnySubscriber, Delivery, Node, Raw, Sequence, Target};
 
 use self::arguments::{ANSWER_TIMEOUT, not_yet};
+use super::arrivals::{Arrival, Arrivals};
 use super::clock::Deadline;
 use super::failure::{Exit, Failure};
-use super::feed::{Event, Feed};
 use super::interrupt::Interrupt;
 use super::printer::Printer;
 use super::setting::Setting;
@@ -47,25 +47,25 @@ fn records(arguments: &Arguments, subscriber: AnySubscriber<Raw>, node: &Node) -
     // Only now: until here Ctrl-C has its default effect.
     let interrupt = Interrupt::install()?;
     let mut printer = Printer::new(&subscriber, arguments.form.form());
-    let mut feed = Feed::new(subscriber, (target, "following"), arguments.duration, &interrupt);
+    let mut arrivals = Arrivals::new(subscriber, (target, "following"), arguments.duration, &interrupt);
     let mut idle = Deadline::after(ANSWER_TIMEOUT);
-    let is_done = |feed: &Feed<'_>, printer: &Printer| {
-        let last = feed.subscriber.last();
+    let is_done = |arrivals: &Arrivals<'_>, printer: &Printer| {
+        let last = arrivals.subscriber.last();
         until.is_some_and(|until| last >= until) || arguments.count == Some(printer.shown())
     };
-    while !is_done(&feed, &printer) {
-        match feed.next(keep)? {
-            Event::Value(value, _) => printer.value(&value)?,
-            Event::Lost(_, lost) => printer.loss(lost)?,
-            Event::Nothing if until.is_some() && idle.is_over() => {
-                let next = feed.subscriber.last().next();
+    while !is_done(&arrivals, &printer) {
+        match arrivals.next(keep)? {
+            Arrival::Value(value, _) => printer.value(&value)?,
+            Arrival::Lost(_, lost) => printer.loss(lost)?,
+            Arrival::Nothing if until.is_some() && idle.is_over() => {
+                let next = arrivals.subscriber.last().next();
                 let sentence =
                     format!("records of {target} from {next} on cannot be read: they may be damaged");
                 return Err(Failure::new(Exit::No, sentence));
             }
-            Event::Nothing => continue,
-            Event::Over(why) if printer.shown() == 0 => return Err(feed.nothing(&why)),
-            Event::Over(_) | Event::Interrupted => break,
+            Arrival::Nothing => continue,
+            Arrival::Over(why) if printer.shown() == 0 => return Err(arrivals.nothing(&why)),
+            Arrival::Over(_) | Arrival::Interrupted => break,
         }
         idle = Deadline::after(ANSWER_TIMEOUT);
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use clap::Args;
 use fabricast::{LogStart, Target};
 
+use super::arrivals::{Arrival, Arrivals};
 use super::failure::{Exit, Failure};
-use super::feed::{Event, Feed};
 use super::interrupt::Interrupt;
 use super::keys::KeyArguments;
 use super::printer::{Form, Printer};
@@ -73,20 +73,20 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     let interrupt = Interrupt::install()?;
     let form = if arguments.json { Form::Json } else { Form::Text };
     let mut printer = Printer::new(&subscriber, form);
-    let mut feed = Feed::new(subscriber, (target, "watching"), arguments.duration, &interrupt);
+    let mut arrivals = Arrivals::new(subscriber, (target, "watching"), arguments.duration, &interrupt);
     while arguments.count.is_none_or(|count| printer.shown() < count) {
-        match feed.next(keep)? {
-            Event::Value(value, missed) => {
+        match arrivals.next(keep)? {
+            Arrival::Value(value, missed) => {
                 missed.map_or(Ok(()), |missed| printer.loss_before(&value, missed))?;
                 printer.value(&value)?;
             }
-            Event::Lost(missed, lost) => {
+            Arrival::Lost(missed, lost) => {
                 missed.map_or(Ok(()), |missed| printer.loss(missed))?;
                 printer.loss(lost)?;
             }
-            Event::Nothing => {}
-            Event::Over(why) if printer.shown() == 0 => return Err(feed.nothing(&why)),
-            Event::Over(_) | Event::Interrupted => break,
+            Arrival::Nothing => {}
+            Arrival::Over(why) if printer.shown() == 0 => return Err(arrivals.nothing(&why)),
+            Arrival::Over(_) | Arrival::Interrupted => break,
         }
     }
     Ok(Exit::Done)

@@ -20,7 +20,7 @@ pub(crate) const CONFLATED: &str = "conflated";
 
 /// A subscriber followed for some time, or until something ends it.
 #[derive(Debug)]
-pub(crate) struct Feed<'a> {
+pub(crate) struct Arrivals<'a> {
     pub(crate) subscriber: AnySubscriber<Raw>,
     pub(crate) interrupt: &'a Interrupt,
     target: &'a Target,
@@ -43,9 +43,9 @@ struct Heart {
     still: Option<Instant>,
 }
 
-/// What a feed yields.
+/// What arrives, or ends the waiting.
 #[derive(Debug)]
-pub(crate) enum Event<R> {
+pub(crate) enum Arrival<R> {
     /// A value, and the loss before it.
     Value(R, Option<Loss>),
     /// A loss of replaced values, before a loss by an error.
@@ -67,8 +67,8 @@ pub(crate) struct Loss {
     pub(crate) reason: &'static str,
 }
 
-impl<'a> Feed<'a> {
-    /// A feed from this subscriber until this deadline.
+impl<'a> Arrivals<'a> {
+    /// What arrives at this subscriber within this time.
     pub(crate) fn new(
         subscriber: AnySubscriber<Raw>,
         (target, doing): (&'a Target, &'static str),
@@ -79,8 +79,8 @@ impl<'a> Feed<'a> {
         Self { subscriber, interrupt, target, doing, deadline, last: None, unlooked: 0, heart }
     }
 
-    /// Yields the next event, with `take` of its value. Waits briefly.
-    pub(crate) fn next<R>(&mut self, take: impl Fn(Received<'_>) -> R) -> Result<Event<R>, Failure> {
+    /// Returns what comes next, with `take` of its value. Waits briefly.
+    pub(crate) fn next<R>(&mut self, take: impl Fn(Received<'_>) -> R) -> Result<Arrival<R>, Failure> {
         if self.unlooked >= LOOK_EVERY {
             self.unlooked = 0;
             if let Some(event) = self.ended() {
@@ -108,7 +108,7 @@ impl<'a> Feed<'a> {
                     Some((_, 0)) => None,
                     Some((first, count)) => Some(Loss { first, count, reason: CONFLATED }),
                 };
-                Ok(Event::Value(value, missed))
+                Ok(Arrival::Value(value, missed))
             }
             Ok(None) | Err(ReceiveError::Contended { .. }) => {
                 self.look_after_publisher();
@@ -116,9 +116,9 @@ impl<'a> Feed<'a> {
                 if output::is_abandoned() {
                     return Err(Failure::ClosedPipe);
                 }
-                Ok(self.ended().unwrap_or(Event::Nothing))
+                Ok(self.ended().unwrap_or(Arrival::Nothing))
             }
-            Err(ReceiveError::Ended { .. }) => Ok(Event::Over("it has ended".to_owned())),
+            Err(ReceiveError::Ended { .. }) => Ok(Arrival::Over("it has ended".to_owned())),
             Err(error) => self.reject(error),
         }
     }
@@ -137,16 +137,16 @@ impl<'a> Feed<'a> {
     }
 
     /// The end, if it is due before the next value.
-    fn ended<R>(&self) -> Option<Event<R>> {
+    fn ended<R>(&self) -> Option<Arrival<R>> {
         if self.interrupt.came() {
-            return Some(Event::Interrupted);
+            return Some(Arrival::Interrupted);
         }
         let deadline = self.deadline.filter(Deadline::is_over)?;
-        Some(Event::Over(format!("the {} of --for are over", output::shown(deadline.whole()))))
+        Some(Arrival::Over(format!("the {} of --for are over", output::shown(deadline.whole()))))
     }
 
-    /// Turns a rejected value into a loss; any other error ends the feed.
-    fn reject<R>(&mut self, error: ReceiveError) -> Result<Event<R>, Failure> {
+    /// Turns a rejected value into a loss; any other error is a failure.
+    fn reject<R>(&mut self, error: ReceiveError) -> Result<Arrival<R>, Failure> {
         let (first, count, reason) = match &error {
             ReceiveError::BrokenStamps { sequence }
             | ReceiveError::Damaged { sequence, .. }
@@ -165,7 +165,7 @@ impl<'a> Feed<'a> {
             AnySubscriber::Table(_) => None,
             _ => self.catch_up(first, first.saturating_add(count.saturating_sub(1))),
         };
-        Ok(Event::Lost(before, Loss { first, count, reason }))
+        Ok(Arrival::Lost(before, Loss { first, count, reason }))
     }
 
     /// The loss of values replaced before `first`.

@@ -6,6 +6,9 @@
 mod support;
 
 #[cfg(test)]
+#[path = "cli/feed.rs"]
+mod feed;
+#[cfg(test)]
 #[path = "cli/hz.rs"]
 mod hz;
 #[cfg(test)]

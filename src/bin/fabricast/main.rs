@@ -3,6 +3,7 @@
 mod arrivals;
 mod clock;
 mod failure;
+mod feed;
 mod get;
 mod hz;
 mod info;
@@ -46,6 +47,9 @@ Addresses:
 Times and sizes have the units that the program prints: 250ms, 5s, 1m30s, and 64k or 64KiB (65,536 bytes),
 64kB (64,000). Without a unit a time is in seconds, a size in bytes.
 
+A feed is a log of events, `shm:NODE/FEED`, and a table, `shm:NODE/FEED/table`. `tail`, `watch` and `hz` of
+the log show records of all keys, or with --key of some; `get` with a KEY shows its value in the table.
+
 Exit codes:
   0  done
   1  no result: nothing published, nothing arrived in time or before the topic ended, no such key, a damaged
@@ -66,6 +70,7 @@ Examples:
   fabricast get shm:quotes/fx EURUSD              the newest value of a key of a table
   fabricast watch shm:quotes/EURUSD --json        each new value, one JSON object per line
   fabricast tail shm:exchange/trades --follow     the last records of a log, and new ones
+  fabricast tail exchange/orders --key AAPL       the last records of a key of a feed
   fabricast hz shm:quotes/EURUSD                  how often a topic is published
   date | fabricast pub shm:me/now --linger 1m     publish a line for a minute
   fabricast perf push --size 64,65536 --floor     what a round trip costs on this host";

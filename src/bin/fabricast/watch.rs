@@ -18,7 +18,8 @@ const AFTER_HELP: &str = "\
 A line is the sequence of a value, its age when printed, and the value. Values of a state topic that were
 replaced before they were read are counted on a line of their own. For a log topic every record published
 from now on is shown; `fabricast tail` shows earlier ones. Ages compare the clocks of both hosts, and are
-off by their difference; `-1h00m (clock?)` means that the value's time lies in the future.
+off by their difference; `-1h00m (clock?)` means that the value's time lies in the future. Records of
+a feed are shown as `fabricast tail` shows them.
 
 Of a table, all keys are shown first, and then each key that changes: the sequence is that of the commit,
 and key and value are separated by a tab. `removed` in place of the value means that the key was removed;
@@ -68,7 +69,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
     let target = &arguments.target;
     let mut subscriber = setting.subscribe_any(target, arguments.delivery.into(), LogStart::Newest)?;
-    arguments.keys.apply(&mut subscriber, target)?;
+    let filter = arguments.keys.apply(&mut subscriber, target)?;
     // Only now: until here Ctrl-C has its default effect.
     let interrupt = Interrupt::install()?;
     let form = if arguments.json { Form::Json } else { Form::Text };
@@ -76,6 +77,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     let mut arrivals = Arrivals::new(subscriber, (target, "watching"), arguments.duration, &interrupt);
     while arguments.count.is_none_or(|count| printer.shown() < count) {
         match arrivals.next(keep)? {
+            Arrival::Value(value, _) if !filter.wants(&value.bytes) => {}
             Arrival::Value(value, missed) => {
                 missed.map_or(Ok(()), |missed| printer.loss_before(&value, missed))?;
                 printer.value(&value)?;

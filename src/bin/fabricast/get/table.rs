@@ -114,17 +114,17 @@ pub(super) fn print_all(
     for value in &in_order(entries, &schemas)? {
         let undecodable = |source| undecodable(value, source);
         match form {
-            Form::Json => {
-                let line = ValueLine::new(subscriber.topic(), &schemas, value).map_err(undecodable)?;
-                json_line(&mut out, &line)?;
-            }
             Form::Hex => {
-                writeln!(out, "{}{}", schemas.lead(value).map_err(undecodable)?, len(value))?;
+                let content = schemas.decode_key(value).map_err(undecodable)?;
+                writeln!(out, "{}{}", content.lead(), len(value))?;
                 hex_dump(&mut out, &value.bytes)?;
             }
-            Form::Text | Form::Raw => {
-                let lead = schemas.lead(value).map_err(undecodable)?;
-                writeln!(out, "{lead}{}", schemas.text(value).map_err(undecodable)?)?;
+            form => {
+                let content = schemas.decode(value).map_err(undecodable)?;
+                match form {
+                    Form::Json => json_line(&mut out, &ValueLine::new(subscriber.topic(), value, content))?,
+                    _ => writeln!(out, "{}{}", content.lead(), content.line(value))?,
+                }
             }
         }
     }

@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use fabricast::{AnySubscriber, Raw, Sequence};
 
 use super::super::arrivals::{Arrival, Arrivals};
-use super::super::clock::Deadline;
 use super::super::failure::{Exit, Failure};
 use super::super::interrupt::Interrupt;
 use super::super::printer::{Form, Printer};
 use super::super::subscription::{Value, keep};
-use super::arguments::{ANSWER_TIMEOUT, Arguments, not_yet};
+use super::arguments::{Arguments, not_yet};
+use super::earlier::earlier;
 
 /// Prints the keys of a table that changed last, and those that change from now on.
 pub(super) fn run(arguments: &Arguments, subscriber: AnySubscriber<Raw>) -> Result<Exit, Failure> {
@@ -27,8 +27,8 @@ pub(super) fn run(arguments: &Arguments, subscriber: AnySubscriber<Raw>) -> Resu
     let interrupt = Interrupt::install()?;
     let mut printer = Printer::new(&subscriber, form);
     let mut arrivals = Arrivals::new(subscriber, (target, "following"), arguments.duration, &interrupt);
-    let (earlier, over) = earlier(&mut arrivals, &mut printer, arguments, newest)?;
-    for value in earlier.iter().skip(arguments.skipped(&earlier)) {
+    let (values, over) = newest_values(&mut arrivals, &mut printer, arguments, newest)?;
+    for value in values.iter().skip(arguments.skipped(&values)) {
         if arguments.count == Some(printer.shown()) {
             return Ok(Exit::Done);
         }
@@ -54,30 +54,23 @@ pub(super) fn run(arguments: &Arguments, subscriber: AnySubscriber<Raw>) -> Resu
 }
 
 /// The newest values of all keys, in the order of their commits; and the end, if it came first.
-fn earlier(
+fn newest_values(
     arrivals: &mut Arrivals<'_>,
     printer: &mut Printer,
     arguments: &Arguments,
     newest: Sequence,
 ) -> Result<(Vec<Value>, Option<Arrival<Value>>), Failure> {
-    let mut idle = Deadline::after(ANSWER_TIMEOUT);
-    let (mut values, mut over) = (HashMap::new(), None);
-    while over.is_none() && arrivals.subscriber.last() < newest {
-        match arrivals.next(keep)? {
-            Arrival::Value(value, _) => {
+    let mut values = HashMap::new();
+    let over = earlier(arrivals, newest, &arguments.target, |arrived| {
+        match arrived {
+            Ok(value) => {
                 let key = value.key.as_ref().map(|key| key.bytes.clone());
                 values.insert(key, value);
             }
-            Arrival::Lost(_, lost) => printer.loss(lost)?,
-            Arrival::Nothing if arrivals.subscriber.last() < newest && idle.is_over() => {
-                let sentence = format!("{} cannot be read: it may be damaged", arguments.target);
-                return Err(Failure::new(Exit::No, sentence));
-            }
-            Arrival::Nothing => continue,
-            end => over = Some(end),
+            Err(lost) => printer.loss(lost)?,
         }
-        idle = Deadline::after(ANSWER_TIMEOUT);
-    }
+        Ok(())
+    })?;
     let mut values: Vec<Value> = values.into_values().collect();
     // The keys of one commit have an order, too, so that equal tables are shown equally.
     values.sort_by_cached_key(|value| (value.meta.sequence, value.key.as_ref().map(|key| key.bytes.clone())));

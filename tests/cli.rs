@@ -30,6 +30,9 @@ mod table;
 #[path = "cli/tail.rs"]
 mod tail;
 #[cfg(test)]
+#[path = "cli/timestamps.rs"]
+mod timestamps;
+#[cfg(test)]
 #[path = "cli/trouble.rs"]
 mod trouble;
 #[cfg(test)]

@@ -89,6 +89,22 @@ fn records_are_shown_with_keys_and_the_end_of_events() {
 }
 
 #[test]
+fn time_stamps_of_records_are_named_as_in_their_values() {
+    let place = Place::new();
+    let node = place.node("n");
+    let mut feed = node.feed_publisher::<String, Trade, u64>("f").open().unwrap();
+    feed.publish("a", &Trade { size: 1, ts_event: 1_764_000_000_000_000_000 }, &1).unwrap();
+    let ended = place.run(&["tail", "n/f"]);
+    let (_, line) = &shown(ended.printed())[0];
+    let (offset, rest) = line.split_once("  ").unwrap();
+    assert!(offset.starts_with("ts_event -"), "{line}");
+    assert_eq!(rest, "a\t{\"size\": 1, \"ts_event\": 1764000000000000000}\tend of event");
+    let line = parsed(place.run(&["tail", "n/f", "--json"]).printed());
+    assert_eq!(line["timestamps"]["ts_event"]["ns"], 1_764_000_000_000_000_000_u64);
+    assert_eq!(parsed(place.run(&["info", "n/f", "--json"]).printed())["timestamps"], json!(["ts_event"]));
+}
+
+#[test]
 fn only_records_of_keys_that_match_are_shown() {
     let place = Place::new();
     let node = place.node("n");

@@ -15,6 +15,7 @@ use super::failure::{Exit, Failure};
 use super::feed::{is_feed, log_of, table_of};
 use super::output::{age_ns, ago, data, json_line, memory, printable, shown, span, table};
 use super::setting::{Setting, target};
+use super::value::Schemas;
 
 const AFTER_HELP: &str = "\
 Attaches to the topic, reads its repository, and detaches, so its count of pull subscribers includes
@@ -24,7 +25,8 @@ those of memory in units of 1,024 (KiB); --json has bytes.
 Of a table, it also reads all entries, for up to a second, to count the suspect keys: those whose entries
 are damaged. If a second is not enough, their number is unknown (null with --json).
 
-For the log or the table of a feed it names the other topic; with --json \"feed\" has both.
+Time stamps are the fields that have names of time stamps: see `fabricast --help`; with --json they are in
+\"timestamps\". For the log or the table of a feed it names the other topic; with --json \"feed\" has both.
 
 Examples:
   fabricast info shm:quotes/EURUSD
@@ -69,6 +71,9 @@ struct Found {
     /// Of a table only; null if not all entries could be read in time.
     #[serde(skip_serializing_if = "Option::is_none")]
     suspect_keys: Option<Option<usize>>,
+    /// The fields with names of time stamps.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    timestamps: Vec<String>,
     /// Of a topic of a feed only.
     #[serde(skip_serializing_if = "Option::is_none")]
     feed: Option<FeedTopics>,
@@ -91,9 +96,10 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
         false => TopicReport::of(&mut subscriber)?,
     };
     let suspect_keys = suspect_keys(&mut subscriber, report.sequence);
+    let timestamps = Schemas::of(&subscriber).timestamps().names().map(str::to_owned).collect();
     // Log and table of a feed have the same epoch.
     let is_log = |log: &Target| attach(log).is_ok_and(|log| is_feed(&log) && log.epoch() == report.epoch);
-    let found = Found { suspect_keys, feed: feed_topics(&subscriber, target, is_log) };
+    let found = Found { suspect_keys, timestamps, feed: feed_topics(&subscriber, target, is_log) };
     drop(subscriber);
     let mut out = io::stdout().lock();
     if arguments.json {
@@ -187,7 +193,9 @@ impl Found {
             true => ("feed", format!("its log is {}", feed.log)),
             false => ("feed", format!("its table is {}", feed.table)),
         });
-        [suspects, feed].into_iter().flatten().map(|(name, text)| [name.to_owned(), text])
+        let stamps = Some(self.timestamps.join(", ")).filter(|names| !names.is_empty());
+        let stamps = stamps.map(|names| ("time stamps", format!("by name: {}", printable(&names))));
+        [suspects, feed, stamps].into_iter().flatten().map(|(name, text)| [name.to_owned(), text])
     }
 }
 

@@ -160,8 +160,8 @@ impl Printer {
 }
 
 /// A line for people: where and when, the key, and `shown` of the value.
-fn text_line(value: &Value, content: &Content, shown: &str) -> Vec<u8> {
+fn text_line(value: &Value, content: &Content<'_>, shown: &str) -> Vec<u8> {
     let (sequence, age) = (value.meta.sequence, age(age_ns(value)));
-    let (lead, marks) = (content.lead(), content.marks());
-    format!("{sequence:>10}  {age:>8}  {lead}{shown}{marks}\n").into_bytes()
+    let (times, lead, marks) = (content.times("", "  "), content.lead(), content.marks());
+    format!("{sequence:>10}  {age:>8}  {times}{lead}{shown}{marks}\n").into_bytes()
 }

@@ -4,11 +4,13 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use fabricast::{AnySubscriber, DecodeError, Decoded, Raw, Schema, TopicName};
 use serde::Serialize;
+use serde_json::Map;
 
 use super::clock;
 use super::feed::{Record, is_feed};
 use super::output::{self, data, printable, readable};
 use super::subscription::Value;
+use super::timestamps::{Timestamp, Timestamps, as_object};
 
 /// Bytes shown of a value without a schema.
 const BYTES_SHOWN: usize = 32;
@@ -23,16 +25,18 @@ pub(crate) struct Schemas {
     value: Schema,
     /// Values are records of a feed.
     is_feed: bool,
+    timestamps: Timestamps,
 }
 
 /// What a value says.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Content {
+pub(crate) struct Content<'s> {
     /// Its key, in a table or feed.
     pub(crate) key: Option<serde_json::Value>,
     /// The value, unless it was removed or the topic has no schema.
     decoded: Option<serde_json::Value>,
     is_feed: bool,
+    pub(crate) timestamps: Vec<Timestamp<'s>>,
 }
 
 /// A value as a line of JSON.
@@ -52,6 +56,9 @@ pub(crate) struct ValueLine<'a> {
     number: Option<u64>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     removed: bool,
+    /// Of types that have them only.
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    timestamps: Map<String, serde_json::Value>,
 }
 
 impl Schemas {
@@ -65,7 +72,13 @@ impl Schemas {
             Some([key, value]) => (Some(key), value),
             None => (None, subscriber.schema().clone()),
         };
-        Self { key, value, is_feed: is_feed(subscriber) }
+        let timestamps = Timestamps::of(&value);
+        Self { key, value, is_feed: is_feed(subscriber), timestamps }
+    }
+
+    /// The time stamps of values.
+    pub(crate) fn timestamps(&self) -> &Timestamps {
+        &self.timestamps
     }
 
     /// The key of a value of a table; `None` if the topic is not a table.
@@ -79,7 +92,7 @@ impl Schemas {
     }
 
     /// Decodes a value.
-    pub(crate) fn decode(&self, value: &Value) -> Result<Content, DecodeError> {
+    pub(crate) fn decode(&self, value: &Value) -> Result<Content<'_>, DecodeError> {
         let key = self.key(value)?;
         if is_removed(value) {
             return Ok(Content { key, ..Content::default() });
@@ -89,7 +102,9 @@ impl Schemas {
             // Bytes, and what later versions may return.
             _ => None,
         };
-        let mut content = Content { key, decoded, is_feed: self.is_feed };
+        let read = |decoded| self.timestamps.read(decoded, value.meta.published_ns);
+        let timestamps = decoded.as_ref().map(read).unwrap_or_default();
+        let mut content = Content { key, decoded, is_feed: self.is_feed, timestamps };
         if let Some(record) = content.record() {
             content.key = Some(record.key.clone());
         }
@@ -97,13 +112,13 @@ impl Schemas {
     }
 
     /// Decodes as much of a value as can be: its bytes are shown instead.
-    pub(crate) fn decode_key(&self, value: &Value) -> Result<Content, DecodeError> {
+    pub(crate) fn decode_key(&self, value: &Value) -> Result<Content<'_>, DecodeError> {
         let key_only = |_| Ok(Content { key: self.key(value)?, ..Content::default() });
         self.decode(value).or_else(key_only)
     }
 }
 
-impl Content {
+impl Content<'_> {
     /// What stands before a value for people: its key and a tab, if it has one.
     pub(crate) fn lead(&self) -> String {
         self.key.as_ref().map_or_else(String::new, |key| key_text(key) + "\t")
@@ -124,9 +139,9 @@ impl Content {
         }
     }
 
-    /// The value and what it does besides for people, on one line.
+    /// The value and its time stamps for people, on one line.
     pub(crate) fn line(&self, value: &Value) -> String {
-        format!("{}{}", self.text(value), self.marks())
+        format!("{}{}{}", self.text(value), self.marks(), self.times("\t", ""))
     }
 
     /// What stands behind a record of a feed for people: a tab, and what it does besides.
@@ -140,6 +155,12 @@ impl Content {
         }
     }
 
+    /// The time stamps for people, between these texts; nothing if there are none.
+    pub(crate) fn times(&self, before: &str, behind: &str) -> String {
+        let texts: Vec<String> = self.timestamps.iter().map(Timestamp::text).collect();
+        if texts.is_empty() { String::new() } else { format!("{before}{}{behind}", texts.join("  ")) }
+    }
+
     /// The parts of a record of a feed.
     fn record(&self) -> Option<Record<'_>> {
         self.decoded.as_ref().filter(|_| self.is_feed).and_then(Record::of)
@@ -148,8 +169,8 @@ impl Content {
 
 impl<'a> ValueLine<'a> {
     /// The line of a value of this topic.
-    pub(crate) fn new(topic: &'a TopicName, value: &Value, content: Content) -> Self {
-        let Content { key, decoded, .. } = content;
+    pub(crate) fn new(topic: &'a TopicName, value: &Value, content: Content<'_>) -> Self {
+        let Content { key, decoded, timestamps, .. } = content;
         let removed = is_removed(value);
         let (decoded, encoding) = match decoded {
             Some(decoded) => (decoded, None),
@@ -167,6 +188,7 @@ impl<'a> ValueLine<'a> {
             encoding,
             number: value.key.as_ref().map(|key| key.number),
             removed,
+            timestamps: as_object(&timestamps),
         }
     }
 }

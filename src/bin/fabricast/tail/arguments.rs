@@ -20,6 +20,8 @@ A line is the sequence of a record, its age when printed, and the record. Withou
 ends with the record that was the newest at its start; with --follow it continues with later ones.
 Records overwritten before they were read are counted on a line of their own. With --from, the count includes all from that sequence on.
 
+Time stamps in the record come before it: see `fabricast --help`.
+
 Of a feed, a record is its key, a tab and its value. Behind the last record of an event there are a tab and
 `end of event`, and `key removed` behind one that removes its key. With --key, --last counts records of the
 keys that match; a loss may be one of records of any keys.
@@ -33,7 +35,8 @@ With --json a record is one line
 {\"topic\",\"lost\",\"first_lost\",\"reason\"}: the reason is lapped (overwritten), damaged, undecodable or
 cut off (the connection was lost first). For tables see `fabricast watch --help`. Of a feed, \"key\" is that
 of the record, and \"value\" has all of {\"previous\",\"ends_event\",\"removes_key\",\"key\",\"value\"}: previous is
-the sequence of the key's record before, or 0.
+the sequence of the key's record before, or 0. If there are time stamps, \"timestamps\" has for the name of
+each {\"ns\",\"offset_ns\"}: its time since the Unix epoch, and after the publish time (negative before).
 With --raw the bytes of records follow each other without separators, and losses go to standard error.
 
 The exit code is 0 when it is done, after --count records, at Ctrl-C, and when the topic ends in good

@@ -6,6 +6,9 @@
 mod support;
 
 #[cfg(test)]
+#[path = "cli/feed.rs"]
+mod feed;
+#[cfg(test)]
 #[path = "cli/hz.rs"]
 mod hz;
 #[cfg(test)]
@@ -26,6 +29,9 @@ mod table;
 #[cfg(test)]
 #[path = "cli/tail.rs"]
 mod tail;
+#[cfg(test)]
+#[path = "cli/timestamps.rs"]
+mod timestamps;
 #[cfg(test)]
 #[path = "cli/trouble.rs"]
 mod trouble;

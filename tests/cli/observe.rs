@@ -173,7 +173,8 @@ fn get_waits_for_the_first_value_on_request() {
     let place = Place::new();
     let node = place.node("n");
     let mut publisher = node.state_publisher::<u32>("t").open().unwrap();
-    place.run(&["get", "shm:n/t"]).assert_failure(1, &["shm:n/t", "--wait", "`fabricast watch`"]);
+    place.run(&["get", "shm:n/t"]).assert_failure(1, &["shm:n/t", "with --wait TIME", "`fabricast watch`"]);
+    place.run(&["get", "n/t", "--wait", "1ms"]).assert_failure(1, &["shm:n/t", "longer than the 1.0ms"]);
     let waiting = place.start(&["get", "shm:n/t", "--wait", "60"]);
     wait_until("the reader", || publisher.pull_subscribers() == 1);
     publisher.publish(&42).unwrap();

@@ -175,11 +175,12 @@ fn missing_key_is_an_error_and_can_be_waited_for() {
     let place = Place::new();
     let node = place.node("n");
     let mut publisher = table(&node, &[]);
-    place.run(&["get", "n/t"]).assert_failure(1, &["shm:n/t has no keys", "--wait"]);
+    place.run(&["get", "n/t"]).assert_failure(1, &["shm:n/t has no keys", "with --wait TIME"]);
+    place.run(&["get", "n/t", "--wait", "1ms"]).assert_failure(1, &["has no keys", "longer than the 1.0ms"]);
     place.run(&["get", "n/t", "a b"]).assert_failure(1, &["shm:n/t has no key \"a b\"", "--wait"]);
     publisher.put("other", &1).unwrap();
     place.run(&["get", "n/t", "a b"]).assert_failure(1, &["shm:n/t has no key \"a b\"", "--wait"]);
-    let parts = ["no key \"other.\"", "`fabricast get shm:n/t`"];
+    let parts = ["no key \"other.\"", "longer than the 50.0ms of --wait", "`fabricast get shm:n/t`"];
     place.run(&["get", "n/t", "other.", "--wait", "50ms"]).assert_failure(1, &parts);
     wait_until("nobody", || publisher.pull_subscribers() == 0);
     let waiting = place.start(&["get", "n/t", "a b", "--wait", "60"]);

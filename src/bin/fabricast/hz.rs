@@ -1,21 +1,27 @@
 //! `fabricast hz`: how often and how evenly a topic is published.
 
+mod delays;
+
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use fabricast::{AnySubscriber, Delivery, LogStart, Meta, Target, TopicName};
 use serde::Serialize;
+use serde_json::Map;
 
+use self::delays::Delays;
+use super::arrivals::{Arrival, Arrivals, Loss};
 use super::clock;
 use super::failure::{Exit, Failure};
-use super::feed::{Event, Feed, Loss};
+use super::feed::{ends_event, is_feed};
 use super::interrupt::Interrupt;
 use super::keys::KeyArguments;
 use super::output::{count, data_rate, json_line, rate, span};
 use super::setting::{Setting, target};
-use super::subscription::Received;
+use super::subscription::{Received, Value, keep};
 use super::units::duration;
+use super::value::Schemas;
 
 /// The time between two lines.
 const TICK: Duration = Duration::from_secs(1);
@@ -28,9 +34,17 @@ they were read in a state topic, overwritten or damaged in a log. An interval wi
 divided evenly among them: the mean is exact; the jitter is a lower bound. Records of one batch are
 published at one moment. Of a table, each change of a key is a value.
 
+Of a feed, rates are those of records, and a column shows events per second. With --key these are records
+of matching keys, and events that have one; lost records count in the rate as if they had the same keys,
+and the intervals across them are left out.
+
+If values have time stamps (see `fabricast --help`), the end shows the median and largest time from each
+of them to publishing, by up to 10,000 values per second.
+
 With --json a line is {\"topic\",\"seconds\",\"received\",\"lost\",\"rate\",\"bytes_per_s\",
 \"received_bytes_per_s\",\"interval_ns\",\"jitter_ns\",\"interval_min_ns\",\"interval_max_ns\",\"summary\"};
-a time that is not available is null.
+a time that is not available is null. Of a feed it also has \"events\" and \"events_per_s\", and a summary has
+\"timestamps\", from each name to {\"values\",\"median_ns\",\"max_ns\"}.
 
 It runs until --for has passed, the topic ends, or Ctrl-C. If no value arrived, the exit
 code is 5 if the publisher is hung, otherwise 1. It is 6 if the publisher's process is gone.
@@ -63,6 +77,10 @@ pub(crate) struct Arguments {
 struct Tally {
     began: Instant,
     received: u64,
+    /// Records of a feed that have other keys.
+    others: u64,
+    /// Events of a feed with a record that was received.
+    events: u64,
     lost: u64,
     bytes: u64,
     intervals: Intervals,
@@ -94,6 +112,14 @@ struct Line<'a> {
     interval_min_ns: Option<u64>,
     interval_max_ns: Option<u64>,
     summary: bool,
+    /// Of a feed only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    events: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    events_per_s: Option<f64>,
+    /// Of types that have them, in the summary.
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    timestamps: Map<String, serde_json::Value>,
 }
 
 /// Where and when the last value was published.
@@ -103,58 +129,136 @@ struct Position {
     published_ns: u64,
 }
 
+/// What is measured of a value.
+#[derive(Debug)]
+struct Measured {
+    position: Position,
+    len: usize,
+    /// It is not a record of a feed that has another key.
+    is_wanted: bool,
+    /// It is the last record of an event.
+    ends_event: bool,
+    /// The value, if its time stamps are wanted.
+    value: Option<Value>,
+}
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Counted {
+    /// The values of a state or log.
+    Values,
+    /// The changes of a table: they come in no particular order, and have the sequences of commits.
+    Changes,
+    /// The records and events of a feed.
+    Records,
+    /// Those of some keys of a feed.
+    SomeRecords,
+}
+
 /// A measurement, and how to print it.
 #[derive(Debug)]
 struct Meter {
     topic: TopicName,
     json: bool,
+    counted: Counted,
     second: Tally,
     whole: Tally,
     last: Option<Position>,
-    /// Of a table, the changes so far.
-    changes: Option<u64>,
+    /// Values so far: in place of their sequences, if these are not consecutive.
+    number: u64,
+    /// The present event of a feed has a record that was received.
+    is_event_open: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
     let target = &arguments.target;
     let mut subscriber = setting.subscribe_any(target, Delivery::Pull, LogStart::Newest)?;
-    arguments.keys.apply(&mut subscriber, target)?;
+    let filter = arguments.keys.apply(&mut subscriber, target)?;
     // Only now: until here Ctrl-C has its default effect.
     let interrupt = Interrupt::install()?;
-    let topic = subscriber.topic().clone();
     // Values published before are not measured; a log begins after them.
     let old = subscriber.newest_at_start().get();
-    let is_table = matches!(subscriber, AnySubscriber::Table(_));
-    let mut feed = Feed::new(subscriber, (target, "measuring"), arguments.duration, &interrupt);
-    let mut meter = Meter::new(topic, arguments.json, is_table);
+    let counted = match &subscriber {
+        AnySubscriber::Table(_) => Counted::Changes,
+        log if is_feed(log) && filter.is_some() => Counted::SomeRecords,
+        log if is_feed(log) => Counted::Records,
+        _ => Counted::Values,
+    };
+    let mut meter = Meter::new(subscriber.topic().clone(), arguments.json, counted);
+    let mut delays = Delays::new(Schemas::of(&subscriber));
+    let mut arrivals = Arrivals::new(subscriber, (target, "measuring"), arguments.duration, &interrupt);
     if !arguments.json {
-        writeln!(io::stdout(), "{}", Line::HEADING)?;
+        writeln!(io::stdout(), "{}", meter.heading())?;
     }
     loop {
-        let position = |received: Received<'_>| {
+        let wants_value = delays.wants_more();
+        let measure = |received: Received<'_>| {
             let Meta { sequence, published_ns, .. } = received.meta;
-            (Position { sequence: sequence.get(), published_ns }, received.bytes.len())
+            let is_wanted = filter.wants(received.bytes);
+            Measured {
+                position: Position { sequence: sequence.get(), published_ns },
+                len: received.bytes.len(),
+                is_wanted,
+                ends_event: ends_event(received.bytes),
+                value: (wants_value && is_wanted).then(|| keep(received)),
+            }
         };
-        match feed.next(position)? {
-            Event::Value((position, _), _) if position.sequence <= old => meter.skip(position),
-            Event::Value((position, len), missed) => meter.value(position, len, missed),
-            Event::Lost(missed, lost) => missed.into_iter().chain([lost]).for_each(|loss| meter.lose(loss)),
-            Event::Nothing => {}
-            Event::Over(why) if meter.whole.received == 0 => return Err(feed.nothing(&why)),
-            Event::Over(_) | Event::Interrupted => break,
+        match arrivals.next(measure)? {
+            Arrival::Value(measured, _) if measured.position.sequence <= old => meter.skip(measured.position),
+            Arrival::Value(measured, missed) => {
+                measured.value.iter().for_each(|value| delays.add(value));
+                meter.add(&measured, missed);
+            }
+            Arrival::Lost(missed, lost) => missed.into_iter().chain([lost]).for_each(|loss| meter.lose(loss)),
+            Arrival::Nothing => {}
+            Arrival::Over(why) if meter.whole.received == 0 => return Err(arrivals.nothing(&why)),
+            Arrival::Over(_) | Arrival::Interrupted => break,
         }
-        if feed.is_time_for_a_look() {
-            meter.tick()?;
+        if arrivals.is_time_for_a_look() && meter.tick()? {
+            delays.begin_second();
         }
     }
-    meter.print(&meter.whole.line(&meter.topic, true))?;
+    let summary = Line { summary: true, timestamps: delays.as_object(), ..meter.line(&meter.whole) };
+    meter.print(&summary)?;
+    if !arguments.json {
+        delays.print(&mut io::stdout())?;
+    }
     Ok(Exit::Done)
 }
 
 impl Meter {
-    fn new(topic: TopicName, json: bool, is_table: bool) -> Self {
-        let (tally, changes) = (Tally::begin(), is_table.then_some(0));
-        Self { topic, json, second: tally, whole: tally, last: None, changes }
+    fn new(topic: TopicName, json: bool, counted: Counted) -> Self {
+        let tally = Tally::begin();
+        Self {
+            topic,
+            json,
+            counted,
+            second: tally,
+            whole: tally,
+            last: None,
+            number: 0,
+            is_event_open: false,
+        }
+    }
+
+    /// Whether events are counted.
+    fn has_events(&self) -> bool {
+        matches!(self.counted, Counted::Records | Counted::SomeRecords)
+    }
+
+    /// Counts a value, and the event that it ends.
+    fn add(&mut self, measured: &Measured, missed: Option<Loss>) {
+        if measured.is_wanted {
+            self.value(measured.position, measured.len, missed);
+        } else {
+            self.second.others += 1;
+            self.whole.others += 1;
+        }
+        self.is_event_open |= measured.is_wanted;
+        if self.has_events() && measured.ends_event && std::mem::take(&mut self.is_event_open) {
+            self.second.events += 1;
+            self.whole.events += 1;
+        }
     }
 
     fn value(&mut self, position: Position, len: usize, missed: Option<Loss>) {
@@ -176,27 +280,45 @@ impl Meter {
         self.last = Some(self.placed(position, 1));
     }
 
-    /// The position of the last of `number` values. Changes of a table are counted instead: they come in no particular order, and
-    /// have the sequences of commits.
+    /// The position of the last of `number` values. Changes of a table and records of some keys are counted instead.
     fn placed(&mut self, position: Position, number: u64) -> Position {
-        let Some(changes) = &mut self.changes else { return position };
-        *changes += number;
+        if !matches!(self.counted, Counted::Changes | Counted::SomeRecords) {
+            return position;
+        }
+        self.number += number;
         let before = self.last.map_or(0, |last| last.published_ns);
-        Position { sequence: *changes, published_ns: position.published_ns.max(before) }
+        Position { sequence: self.number, published_ns: position.published_ns.max(before) }
     }
 
     fn lose(&mut self, loss: Loss) {
         self.second.lost += loss.count;
         self.whole.lost += loss.count;
+        // How many of the lost records had one of the wanted keys is unknown, and so is the interval.
+        self.last = self.last.filter(|_| self.counted != Counted::SomeRecords);
     }
 
-    /// Prints a line when one is due.
-    fn tick(&mut self) -> Result<(), Failure> {
+    /// Prints a line when one is due. Returns whether it was.
+    fn tick(&mut self) -> Result<bool, Failure> {
         if self.second.began.elapsed() < TICK {
-            return Ok(());
+            return Ok(false);
         }
         let second = std::mem::replace(&mut self.second, Tally::begin());
-        self.print(&second.line(&self.topic, false))
+        self.print(&self.line(&second))?;
+        Ok(true)
+    }
+
+    /// The heading of the lines for people.
+    fn heading(&self) -> String {
+        format!("{}{}", Line::HEADING, if self.has_events() { Line::EVENTS_HEADING } else { "" })
+    }
+
+    fn line(&self, tally: &Tally) -> Line<'_> {
+        let line = tally.line(&self.topic);
+        if !self.has_events() {
+            return line;
+        }
+        let events_per_s = line.rate * count(tally.events) / count(tally.received.max(1));
+        Line { events: Some(tally.events), events_per_s: Some(events_per_s), ..line }
     }
 
     fn print(&self, line: &Line<'_>) -> Result<(), Failure> {
@@ -214,14 +336,17 @@ impl Meter {
 impl Tally {
     fn begin() -> Self {
         let began = clock::now();
-        Self { began, received: 0, lost: 0, bytes: 0, intervals: Intervals::default() }
+        let intervals = Intervals::default();
+        Self { began, received: 0, others: 0, events: 0, lost: 0, bytes: 0, intervals }
     }
 
-    fn line<'a>(&self, topic: &'a TopicName, summary: bool) -> Line<'a> {
+    fn line<'a>(&self, topic: &'a TopicName) -> Line<'a> {
         let seconds = self.began.elapsed().as_secs_f64().max(f64::MIN_POSITIVE);
-        let Self { received, lost, intervals, .. } = *self;
+        let Self { received, others, lost, intervals, .. } = *self;
         let known = intervals.number > 0;
-        let rate = count(received + lost) / seconds;
+        // As many of the lost records have other keys as of those that arrived.
+        let share = if others == 0 { 1.0 } else { count(received) / count(received + others) };
+        let rate = (count(received) + count(lost) * share) / seconds;
         let mean_len = count(self.bytes) / count(received.max(1));
         Line {
             topic,
@@ -235,7 +360,10 @@ impl Tally {
             jitter_ns: known.then(|| intervals.deviation_ns()),
             interval_min_ns: known.then(|| rounded(intervals.min_ns.floor())),
             interval_max_ns: known.then(|| rounded(intervals.max_ns.ceil())),
-            summary,
+            summary: false,
+            events: None,
+            events_per_s: None,
+            timestamps: Map::new(),
         }
     }
 }
@@ -264,13 +392,15 @@ impl Intervals {
 impl Line<'_> {
     const HEADING: &'static str =
         "   seconds      rate   published    received  interval    jitter       min       max      lost";
+    const EVENTS_HEADING: &'static str = "    events";
 
     /// The line for people.
     fn text(&self) -> String {
         let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), span);
         let seconds = format!("{:.1}{}", self.seconds, if self.summary { " all" } else { "" });
+        let events = self.events_per_s.map_or_else(String::new, |per_s| format!(" {:>9}", rate(per_s)));
         format!(
-            "{seconds:>10} {:>9} {:>11} {:>11} {:>9} {:>9} {:>9} {:>9} {:>9}",
+            "{seconds:>10} {:>9} {:>11} {:>11} {:>9} {:>9} {:>9} {:>9} {:>9}{events}",
             rate(self.rate),
             data_rate(self.bytes_per_s),
             data_rate(self.received_bytes_per_s),
@@ -307,13 +437,13 @@ mod tests {
 
     #[test]
     fn an_interval_is_time_over_the_difference_of_sequences() {
-        let mut meter = Meter::new("t".parse().unwrap(), true, false);
+        let mut meter = Meter::new("t".parse().unwrap(), true, Counted::Values);
         let position = |sequence, published_ns| Position { sequence, published_ns };
         meter.value(position(1, 1000), 8, None);
         meter.value(position(2, 1500), 8, None);
         meter.value(position(5, 9000), 8, Some(Loss { first: 3, count: 2, reason: "conflated" }));
         meter.value(position(6, 9700), 8, None);
-        let line = meter.whole.line(&meter.topic, true);
+        let line = Line { summary: true, ..meter.line(&meter.whole) };
         assert_eq!((line.received, line.lost, line.interval_ns), (4, 2, Some(1740.0)));
         assert_eq!((line.interval_min_ns, line.interval_max_ns), (Some(500), Some(2500)));
         // Four of six published values were received.
@@ -324,7 +454,7 @@ mod tests {
 
     #[test]
     fn changes_of_a_table_are_counted_in_any_order() {
-        let mut meter = Meter::new("t".parse().unwrap(), true, true);
+        let mut meter = Meter::new("t".parse().unwrap(), true, Counted::Changes);
         let replaced = Loss { first: 7, count: 2, reason: "conflated" };
         meter.skip(Position { sequence: 9, published_ns: 1000 });
         for (sequence, published_ns, missed) in
@@ -333,8 +463,38 @@ mod tests {
             meter.value(Position { sequence, published_ns }, 8, missed);
         }
         // Five changes in 6 us.
-        let line = meter.whole.line(&meter.topic, true);
+        let line = meter.line(&meter.whole);
         assert_eq!((line.received, line.lost, line.interval_ns), (3, 2, Some(1200.0)));
         assert_eq!((line.interval_min_ns, line.interval_max_ns), (Some(0), Some(3000)));
+    }
+
+    #[test]
+    fn lost_records_of_a_feed_have_the_keys_of_those_that_arrived() {
+        let mut meter = Meter::new("t".parse().unwrap(), true, Counted::SomeRecords);
+        let mut record = |sequence, is_wanted, ends_event| {
+            let position = Position { sequence, published_ns: sequence * 1000 };
+            meter.add(&Measured { position, len: 8, is_wanted, ends_event, value: None }, None);
+            if sequence == 6 {
+                meter.lose(Loss { first: 7, count: 100, reason: "lapped" });
+            }
+        };
+        // Events of the records 1 to 4, 5 and 6, and 107: the second one has none of the wanted keys.
+        for (sequence, is_wanted, ends_event) in [
+            (1, false, false),
+            (2, true, false),
+            (4, true, true),
+            (5, false, false),
+            (6, false, true),
+            (107, true, true),
+        ] {
+            record(sequence, is_wanted, ends_event);
+        }
+        let line = meter.line(&meter.whole);
+        assert_eq!((line.received, line.lost, line.events), (3, 100, Some(2)));
+        let records = line.rate * line.seconds;
+        assert!((records - (3.0 + 50.0)).abs() < 1e-6, "{line:?}");
+        assert!((line.events_per_s.unwrap() / line.rate - 2.0 / 3.0).abs() < 1e-9, "{line:?}");
+        // Not the interval across the loss.
+        assert_eq!((line.interval_ns, line.interval_max_ns), (Some(2000.0), Some(2000)));
     }
 }

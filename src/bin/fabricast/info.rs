@@ -12,8 +12,10 @@ use serde::Serialize;
 
 use super::clock::{self, Deadline};
 use super::failure::{Exit, Failure};
+use super::feed::{is_feed, log_of, table_of};
 use super::output::{age_ns, ago, data, json_line, memory, printable, shown, span, table};
 use super::setting::{Setting, target};
+use super::value::Schemas;
 
 const AFTER_HELP: &str = "\
 Attaches to the topic, reads its repository, and detaches, so its count of pull subscribers includes
@@ -22,6 +24,9 @@ those of memory in units of 1,024 (KiB); --json has bytes.
 
 Of a table, it also reads all entries, for up to a second, to count the suspect keys: those whose entries
 are damaged. If a second is not enough, their number is unknown (null with --json).
+
+Time stamps are the fields that have names of time stamps: see `fabricast --help`; with --json they are in
+\"timestamps\". For the log or the table of a feed it names the other topic; with --json \"feed\" has both.
 
 Examples:
   fabricast info shm:quotes/EURUSD
@@ -56,25 +61,51 @@ struct NodeReport<'a> {
     node: Option<NodeName>,
     #[serde(flatten)]
     report: &'a TopicReport,
+    #[serde(flatten)]
+    found: &'a Found,
+}
+
+/// What this command finds besides the report.
+#[derive(Debug, Serialize)]
+struct Found {
     /// Of a table only; null if not all entries could be read in time.
     #[serde(skip_serializing_if = "Option::is_none")]
     suspect_keys: Option<Option<usize>>,
+    /// The fields with names of time stamps.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    timestamps: Vec<String>,
+    /// Of a topic of a feed only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    feed: Option<FeedTopics>,
+}
+
+/// The topics of a feed.
+#[derive(Debug, Serialize)]
+struct FeedTopics {
+    log: String,
+    table: String,
 }
 
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
-    let mut subscriber = setting.subscribe_any(&arguments.target, Delivery::Pull, LogStart::Newest)?;
+    let target = &arguments.target;
+    let node = setting.reader(&target.address)?;
+    let attach = |target: &Target| setting.attach(&node, target, Delivery::Pull, LogStart::Newest);
+    let mut subscriber = attach(target)?;
     let report = match arguments.show_keys {
         true => TopicReport::with_keys(&mut subscriber)?,
         false => TopicReport::of(&mut subscriber)?,
     };
-    let suspects = suspect_keys(&mut subscriber, report.sequence);
+    let suspect_keys = suspect_keys(&mut subscriber, report.sequence);
+    let timestamps = Schemas::of(&subscriber).timestamps().names().map(str::to_owned).collect();
+    // Log and table of a feed have the same epoch.
+    let is_log = |log: &Target| attach(log).is_ok_and(|log| is_feed(&log) && log.epoch() == report.epoch);
+    let found = Found { suspect_keys, timestamps, feed: feed_topics(&subscriber, target, is_log) };
     drop(subscriber);
     let mut out = io::stdout().lock();
     if arguments.json {
-        let node = arguments.target.address.node();
-        json_line(&mut out, &NodeReport { node, report: &report, suspect_keys: suspects })?;
+        json_line(&mut out, &NodeReport { node: target.address.node(), report: &report, found: &found })?;
     } else {
-        print(&mut out, &arguments.target, &report, suspects)?;
+        print(&mut out, target, &report, &found)?;
     }
     Ok(Exit::Done)
 }
@@ -94,12 +125,21 @@ fn suspect_keys(subscriber: &mut AnySubscriber<Raw>, until: Sequence) -> Option<
     Some(Some(table.suspect_count()))
 }
 
-fn print(
-    out: &mut impl Write,
+/// The topics of the feed, if this is one of them.
+fn feed_topics(
+    subscriber: &AnySubscriber<Raw>,
     target: &Target,
-    report: &TopicReport,
-    suspect_keys: Option<Option<usize>>,
-) -> io::Result<()> {
+    is_log: impl Fn(&Target) -> bool,
+) -> Option<FeedTopics> {
+    let (log, table) = match subscriber {
+        AnySubscriber::Table(_) => (log_of(target).filter(is_log)?, target.clone()),
+        log if is_feed(log) => (target.clone(), table_of(target)?),
+        _ => return None,
+    };
+    Some(FeedTopics { log: log.to_string(), table: table.to_string() })
+}
+
+fn print(out: &mut impl Write, target: &Target, report: &TopicReport, found: &Found) -> io::Result<()> {
     let now_ns = clock::realtime_ns();
     let ago = |ns: u64| ago(age_ns(now_ns, ns));
     let unknown = || "-".to_owned();
@@ -129,10 +169,7 @@ fn print(
         ["address".to_owned(), hidden(report.address)],
     ]);
     rows.extend(report.held.iter().map(|fact| described(fact, data)));
-    rows.extend(suspect_keys.map(|suspects| {
-        let unread = || format!("unknown: not all entries could be read in {}", shown(READ_TIMEOUT));
-        ["suspect keys".to_owned(), suspects.map_or_else(unread, |suspects| suspects.to_string())]
-    }));
+    rows.extend(found.rows(&target.to_string()));
     rows.extend(report.counters.iter().map(|counter| [label(counter), amount(counter)]));
     rows.extend(report.errors.iter().map(|error| {
         let name = format!("error: {}", printable(&error.name));
@@ -144,6 +181,22 @@ fn print(
         writeln!(out, "  {}", printable(line))?;
     }
     out.flush()
+}
+
+impl Found {
+    fn rows(&self, target: &str) -> impl Iterator<Item = [String; 2]> {
+        let suspects = self.suspect_keys.map(|suspects| {
+            let unread = || format!("unknown: not all entries could be read in {}", shown(READ_TIMEOUT));
+            ("suspect keys", suspects.map_or_else(unread, |suspects| suspects.to_string()))
+        });
+        let feed = self.feed.as_ref().map(|feed| match feed.table == target {
+            true => ("feed", format!("its log is {}", feed.log)),
+            false => ("feed", format!("its table is {}", feed.table)),
+        });
+        let stamps = Some(self.timestamps.join(", ")).filter(|names| !names.is_empty());
+        let stamps = stamps.map(|names| ("time stamps", format!("by name: {}", printable(&names))));
+        [suspects, feed, stamps].into_iter().flatten().map(|(name, text)| [name.to_owned(), text])
+    }
 }
 
 /// A number of the topic's kind, in words; `size` formats a length.

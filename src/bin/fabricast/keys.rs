@@ -1,30 +1,94 @@
-//! Keys of tables, as arguments.
+//! Keys of tables and feeds, as arguments.
 
 use clap::Args;
-use fabricast::{AnySubscriber, Decoded, Raw, Subscriber, TableTopic, Target};
+use fabricast::{AnySubscriber, Decoded, Raw, Schema, Subscriber, TableTopic, Target};
 
 use super::failure::Failure;
+use super::feed::{Record, is_feed};
 use super::shape::is_received_as;
 
 /// The keys to receive, as an argument.
 #[derive(Debug, Args)]
 pub(crate) struct KeyArguments {
-    /// Of a table, only the keys that match this pattern: `*` stands for any characters, `?` for one. A key that is not a text is
-    /// matched by its JSON form.
+    /// Of a table or feed, only the keys that match this pattern: `*` stands for any characters, `?` for one. A key that is not a
+    /// text is matched by its JSON form.
     #[arg(long, value_name = "GLOB")]
     key: Option<String>,
 }
 
+/// The records of a feed to show.
+#[derive(Debug, Default)]
+pub(crate) struct KeyFilter {
+    /// The pattern, and the schema of the records; `None` for all records.
+    wanted: Option<(Vec<char>, Schema)>,
+}
+
 impl KeyArguments {
-    /// Limits the subscriber to these keys.
-    pub(crate) fn apply(&self, subscriber: &mut AnySubscriber<Raw>, target: &Target) -> Result<(), Failure> {
+    /// Limits the subscriber to these keys. A feed sends the records of all keys: the filter chooses among them.
+    pub(crate) fn apply(
+        &self,
+        subscriber: &mut AnySubscriber<Raw>,
+        target: &Target,
+    ) -> Result<KeyFilter, Failure> {
         match (&self.key, &mut *subscriber) {
-            (None, _) => Ok(()),
+            (None, _) => Ok(KeyFilter::default()),
             (Some(pattern), AnySubscriber::Table(table)) => {
                 table.only_glob(pattern);
-                Ok(())
+                Ok(KeyFilter::default())
+            }
+            (Some(pattern), log) if is_feed(log) => {
+                Ok(KeyFilter { wanted: Some((pattern.chars().collect(), log.schema().clone())) })
             }
             (Some(_), _) => Err(keyless(subscriber, target, "--key")),
+        }
+    }
+
+    /// Whether only some keys are wanted.
+    pub(crate) fn is_some(&self) -> bool {
+        self.key.is_some()
+    }
+}
+
+impl KeyFilter {
+    /// Whether it leaves out records.
+    pub(crate) fn is_some(&self) -> bool {
+        self.wanted.is_some()
+    }
+
+    /// Whether to show this record. One that cannot be decoded is shown: it may have any key.
+    pub(crate) fn wants(&self, record: &[u8]) -> bool {
+        let Some((pattern, schema)) = &self.wanted else { return true };
+        let Ok(Decoded::Value(decoded)) = schema.decode(record) else { return true };
+        Record::of(&decoded).is_none_or(|record| match record.key {
+            serde_json::Value::String(text) => matches(pattern, text),
+            other => matches(pattern, &other.to_string()),
+        })
+    }
+}
+
+/// Whether a text matches a pattern of `*`, `?` and other characters, as the keys of a table do.
+fn matches(pattern: &[char], text: &str) -> bool {
+    let text: Vec<char> = text.chars().collect();
+    let (mut pattern, mut text) = (pattern, text.as_slice());
+    let mut star = None;
+    loop {
+        match (pattern, text) {
+            ([], []) => return true,
+            (['*', behind @ ..], _) => {
+                star = Some((behind, text));
+                pattern = behind;
+            }
+            ([one, behind @ ..], [char, rest @ ..]) if *one == '?' || one == char => {
+                (pattern, text) = (behind, rest);
+            }
+            // The last star takes one character more.
+            _ => match star {
+                Some((behind, [_, rest @ ..])) => {
+                    star = Some((behind, rest));
+                    (pattern, text) = (behind, rest);
+                }
+                _ => return false,
+            },
         }
     }
 }
@@ -58,6 +122,31 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn pattern_matches_as_it_does_for_tables() {
+        let is_match = |pattern: &str, text: &str| matches(&pattern.chars().collect::<Vec<_>>(), text);
+        for (pattern, text) in [
+            ("", ""),
+            ("*", ""),
+            ("*", "aé"),
+            ("a?", "aé"),
+            ("*a*b", "xaxbb"),
+            ("A*", "A"),
+            ("**", "a"),
+            ("[a", "[a"),
+        ] {
+            assert!(is_match(pattern, text), "{pattern} {text}");
+        }
+        for (pattern, text) in
+            [("", "a"), ("?", ""), ("a", "ab"), ("*a", "ab"), ("a*", "ba"), ("a*a", "a"), ("[ab]", "a")]
+        {
+            assert!(!is_match(pattern, text), "{pattern} {text}");
+        }
+        assert!(
+            !is_match(&"*a".repeat(500), &"a".repeat(499)) && is_match(&"*a".repeat(500), &"a".repeat(1000))
+        );
+    }
 
     #[test]
     fn texts_are_written_as_they_are_and_other_keys_as_json() {

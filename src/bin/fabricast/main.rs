@@ -1,5 +1,6 @@
 //! The `fabricast` program: arguments and output over the library's public interface, one file per command.
 
+mod arrivals;
 mod clock;
 mod failure;
 mod feed;
@@ -17,6 +18,7 @@ mod setting;
 mod shape;
 mod subscription;
 mod tail;
+mod timestamps;
 mod units;
 mod value;
 mod watch;
@@ -46,6 +48,16 @@ Addresses:
 Times and sizes have the units that the program prints: 250ms, 5s, 1m30s, and 64k or 64KiB (65,536 bytes),
 64kB (64,000). Without a unit a time is in seconds, a size in bytes.
 
+Time stamps in values are shown with their distance from the publish time: `ts_event -312.4us` is 312.4 us
+before it. They are fields of 64-bit integers, also optional or inside other structs, enums and tuples, but
+not in lists, arrays or maps, with one of these names: ts, time, timestamp, ts_*, *_ts, *_time,
+*_timestamp, *_ns, *_us, *_ms. They count nanoseconds since the Unix epoch, and micro- or milliseconds if
+the name ends in _us or _ms. A SystemTime of the standard library is one with any name. A value outside of
+the years 2000 to 2099 is not a time stamp. At most 16 fields of a type are searched.
+
+A feed is a log of events, `shm:NODE/FEED`, and a table, `shm:NODE/FEED/table`. `tail`, `watch` and `hz` of
+the log show records of all keys, or with --key of some; `get` with a KEY shows its value in the table.
+
 Exit codes:
   0  done
   1  no result: nothing published, nothing arrived in time or before the topic ended, no such key, a damaged
@@ -66,6 +78,7 @@ Examples:
   fabricast get shm:quotes/fx EURUSD              the newest value of a key of a table
   fabricast watch shm:quotes/EURUSD --json        each new value, one JSON object per line
   fabricast tail shm:exchange/trades --follow     the last records of a log, and new ones
+  fabricast tail exchange/orders --key AAPL       the last records of a key of a feed
   fabricast hz shm:quotes/EURUSD                  how often a topic is published
   date | fabricast pub shm:me/now --linger 1m     publish a line for a minute
   fabricast perf push --size 64,65536 --floor     what a round trip costs on this host";

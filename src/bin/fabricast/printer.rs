@@ -3,14 +3,14 @@
 use std::io::{StdoutLock, Write};
 
 use clap::Args;
-use fabricast::{AnySubscriber, DecodeError, Raw, TopicName};
+use fabricast::{AnySubscriber, Raw, TopicName};
 use serde::Serialize;
 
+use super::arrivals::{CONFLATED, Loss};
 use super::failure::{Exit, Failure};
-use super::feed::{CONFLATED, Loss};
 use super::output::{age, hex_dump, json_line};
 use super::subscription::Value;
-use super::value::{Schemas, ValueLine, age_ns, key_text, len};
+use super::value::{Content, Schemas, ValueLine, age_ns, key_text, len};
 
 /// How values are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,12 +89,16 @@ impl Printer {
     pub(crate) fn value(&mut self, value: &Value) -> Result<(), Failure> {
         let line = match self.form {
             Form::Raw => Ok(value.bytes.clone()),
-            Form::Hex => self.text_line(value, |_| Ok(len(value))),
-            Form::Text => self.text_line(value, |schemas| schemas.text(value)),
-            Form::Json => match ValueLine::new(&self.topic, &self.schemas, value) {
-                Ok(line) => {
+            Form::Hex => {
+                self.schemas.decode_key(value).map(|content| text_line(value, &content, &len(value)))
+            }
+            Form::Text => {
+                self.schemas.decode(value).map(|content| text_line(value, &content, &content.text(value)))
+            }
+            Form::Json => match self.schemas.decode(value) {
+                Ok(content) => {
                     self.shown += 1;
-                    return Ok(json_line(&mut self.out, &line)?);
+                    return Ok(json_line(&mut self.out, &ValueLine::new(&self.topic, value, content))?);
                 }
                 Err(error) => Err(error),
             },
@@ -114,17 +118,6 @@ impl Printer {
                 self.loss(Loss { first, count: 1, reason: "undecodable" })
             }
         }
-    }
-
-    /// A line for people: where and when, the key, and `shown`.
-    fn text_line(
-        &self,
-        value: &Value,
-        shown: impl FnOnce(&Schemas) -> Result<String, DecodeError>,
-    ) -> Result<Vec<u8>, DecodeError> {
-        let (sequence, age) = (value.meta.sequence, age(age_ns(value)));
-        let (lead, shown) = (self.schemas.lead(value)?, shown(&self.schemas)?);
-        Ok(format!("{sequence:>10}  {age:>8}  {lead}{shown}\n").into_bytes())
     }
 
     /// Prints a loss before a value: of a table, of the value's key.
@@ -164,4 +157,11 @@ impl Printer {
         }
         Ok(())
     }
+}
+
+/// A line for people: where and when, the key, and `shown` of the value.
+fn text_line(value: &Value, content: &Content<'_>, shown: &str) -> Vec<u8> {
+    let (sequence, age) = (value.meta.sequence, age(age_ns(value)));
+    let (times, lead, marks) = (content.times("", "  "), content.lead(), content.marks());
+    format!("{sequence:>10}  {age:>8}  {times}{lead}{shown}{marks}\n").into_bytes()
 }

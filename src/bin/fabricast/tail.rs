@@ -1,18 +1,21 @@
 //! `fabricast tail`: the records of a log, including earlier ones, or the keys of a table in the order of their changes.
 
 mod arguments;
+mod earlier;
 mod table;
 
 use fabricast::{AnySubscriber, Delivery, Node, Raw, Sequence, Target};
 
 use self::arguments::{ANSWER_TIMEOUT, not_yet};
+use self::earlier::{LastRecords, earlier};
+use super::arrivals::{Arrival, Arrivals};
 use super::clock::Deadline;
 use super::failure::{Exit, Failure};
-use super::feed::{Event, Feed};
 use super::interrupt::Interrupt;
+use super::keys::KeyFilter;
 use super::printer::Printer;
 use super::setting::Setting;
-use super::subscription::keep;
+use super::subscription::{Value, keep};
 
 pub(crate) use self::arguments::Arguments;
 
@@ -21,9 +24,9 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     let node = setting.reader(&target.address)?;
     let delivery = if arguments.push { Delivery::Push } else { Delivery::Pull };
     let mut subscriber = setting.attach(&node, target, delivery, arguments.start())?;
-    arguments.keys.apply(&mut subscriber, target)?;
+    let filter = arguments.keys.apply(&mut subscriber, target)?;
     match &subscriber {
-        AnySubscriber::Log(_) => records(arguments, subscriber, &node),
+        AnySubscriber::Log(_) => records(arguments, subscriber, &node, &filter),
         AnySubscriber::Table(_) => table::run(arguments, subscriber),
         _ => {
             let (found, instead) =
@@ -35,7 +38,12 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
 }
 
 /// Prints the records of a log.
-fn records(arguments: &Arguments, subscriber: AnySubscriber<Raw>, node: &Node) -> Result<Exit, Failure> {
+fn records(
+    arguments: &Arguments,
+    subscriber: AnySubscriber<Raw>,
+    node: &Node,
+    filter: &KeyFilter,
+) -> Result<Exit, Failure> {
     let target = &arguments.target;
     // Attached before the end is known, so that no record is missed between the two.
     let until = if arguments.follow { None } else { Some(newest(node, target)?) };
@@ -47,29 +55,57 @@ fn records(arguments: &Arguments, subscriber: AnySubscriber<Raw>, node: &Node) -
     // Only now: until here Ctrl-C has its default effect.
     let interrupt = Interrupt::install()?;
     let mut printer = Printer::new(&subscriber, arguments.form.form());
-    let mut feed = Feed::new(subscriber, (target, "following"), arguments.duration, &interrupt);
+    let mut arrivals = Arrivals::new(subscriber, (target, "following"), arguments.duration, &interrupt);
+    let mut over = match filter.is_some() && arguments.counts_back() {
+        true => last_records(arguments, &mut arrivals, &mut printer, filter)?,
+        false => None,
+    };
     let mut idle = Deadline::after(ANSWER_TIMEOUT);
-    let is_done = |feed: &Feed<'_>, printer: &Printer| {
-        let last = feed.subscriber.last();
+    let is_done = |arrivals: &Arrivals<'_>, printer: &Printer| {
+        let last = arrivals.subscriber.last();
         until.is_some_and(|until| last >= until) || arguments.count == Some(printer.shown())
     };
-    while !is_done(&feed, &printer) {
-        match feed.next(keep)? {
-            Event::Value(value, _) => printer.value(&value)?,
-            Event::Lost(_, lost) => printer.loss(lost)?,
-            Event::Nothing if until.is_some() && idle.is_over() => {
-                let next = feed.subscriber.last().next();
+    while !is_done(&arrivals, &printer) {
+        match over.take().map_or_else(|| arrivals.next(keep), Ok)? {
+            Arrival::Value(value, _) if filter.wants(&value.bytes) => printer.value(&value)?,
+            Arrival::Value(..) => {}
+            Arrival::Lost(_, lost) => printer.loss(lost)?,
+            Arrival::Nothing if until.is_some() && idle.is_over() => {
+                let next = arrivals.subscriber.last().next();
                 let sentence =
                     format!("records of {target} from {next} on cannot be read: they may be damaged");
                 return Err(Failure::new(Exit::No, sentence));
             }
-            Event::Nothing => continue,
-            Event::Over(why) if printer.shown() == 0 => return Err(feed.nothing(&why)),
-            Event::Over(_) | Event::Interrupted => break,
+            Arrival::Nothing => continue,
+            Arrival::Over(why) if printer.shown() == 0 => return Err(arrivals.nothing(&why)),
+            Arrival::Over(_) | Arrival::Interrupted => break,
         }
         idle = Deadline::after(ANSWER_TIMEOUT);
     }
     Ok(Exit::Done)
+}
+
+/// Prints the last records of the wanted keys: all records are read. Returns the end, if it came first.
+fn last_records(
+    arguments: &Arguments,
+    arrivals: &mut Arrivals<'_>,
+    printer: &mut Printer,
+    filter: &KeyFilter,
+) -> Result<Option<Arrival<Value>>, Failure> {
+    let mut last = LastRecords::new(arguments.last);
+    let newest = arrivals.subscriber.newest_at_start();
+    let over = earlier(arrivals, newest, &arguments.target, |arrived| {
+        last.add(arrived, filter);
+        Ok(())
+    })?;
+    for arrived in last.into_all() {
+        match arrived {
+            _ if arguments.count == Some(printer.shown()) => break,
+            Ok(record) => printer.value(&record)?,
+            Err(lost) => printer.loss(lost)?,
+        }
+    }
+    Ok(over)
 }
 
 /// The newest record.

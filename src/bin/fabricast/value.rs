@@ -4,21 +4,39 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use fabricast::{AnySubscriber, DecodeError, Decoded, Raw, Schema, TopicName};
 use serde::Serialize;
+use serde_json::Map;
 
 use super::clock;
+use super::feed::{Record, is_feed};
 use super::output::{self, data, printable, readable};
 use super::subscription::Value;
+use super::timestamps::{Timestamp, Timestamps, as_object};
 
 /// Bytes shown of a value without a schema.
 const BYTES_SHOWN: usize = 32;
 /// What is shown in place of the value of a removed key.
 const REMOVED: &str = "removed";
 
-/// The schemas of a topic's values and, if it is a table, of its keys.
+/// How the values of a topic are decoded.
 #[derive(Clone, Debug)]
 pub(crate) struct Schemas {
+    /// Of keys, if the topic is a table.
     key: Option<Schema>,
     value: Schema,
+    /// Values are records of a feed.
+    is_feed: bool,
+    timestamps: Timestamps,
+}
+
+/// What a value says.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Content<'s> {
+    /// Its key, in a table or feed.
+    pub(crate) key: Option<serde_json::Value>,
+    /// The value, unless it was removed or the topic has no schema.
+    decoded: Option<serde_json::Value>,
+    is_feed: bool,
+    pub(crate) timestamps: Vec<Timestamp<'s>>,
 }
 
 /// A value as a line of JSON.
@@ -38,6 +56,9 @@ pub(crate) struct ValueLine<'a> {
     number: Option<u64>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     removed: bool,
+    /// Of types that have them only.
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    timestamps: Map<String, serde_json::Value>,
 }
 
 impl Schemas {
@@ -47,13 +68,20 @@ impl Schemas {
             AnySubscriber::Table(table) => table.entry_schemas(),
             _ => None,
         };
-        match parts {
-            Some([key, value]) => Self { key: Some(key), value },
-            None => Self { key: None, value: subscriber.schema().clone() },
-        }
+        let (key, value) = match parts {
+            Some([key, value]) => (Some(key), value),
+            None => (None, subscriber.schema().clone()),
+        };
+        let timestamps = Timestamps::of(&value);
+        Self { key, value, is_feed: is_feed(subscriber), timestamps }
     }
 
-    /// The key of a value; `None` if the topic is not a table.
+    /// The time stamps of values.
+    pub(crate) fn timestamps(&self) -> &Timestamps {
+        &self.timestamps
+    }
+
+    /// The key of a value of a table; `None` if the topic is not a table.
     pub(crate) fn key(&self, value: &Value) -> Result<Option<serde_json::Value>, DecodeError> {
         let Some(key) = &value.key else { return Ok(None) };
         match self.key.as_ref().map(|schema| schema.decode(&key.bytes)).transpose()? {
@@ -63,43 +91,95 @@ impl Schemas {
         }
     }
 
-    /// The value for people, on one line.
-    pub(crate) fn text(&self, value: &Value) -> Result<String, DecodeError> {
+    /// Decodes a value.
+    pub(crate) fn decode(&self, value: &Value) -> Result<Content<'_>, DecodeError> {
+        let key = self.key(value)?;
         if is_removed(value) {
-            return Ok(REMOVED.to_owned());
+            return Ok(Content { key, ..Content::default() });
         }
-        match self.value.decode(&value.bytes)? {
-            Decoded::Value(decoded) => Ok(readable(&decoded)),
+        let decoded = match self.value.decode(&value.bytes)? {
+            Decoded::Value(decoded) => Some(decoded),
+            // Bytes, and what later versions may return.
+            _ => None,
+        };
+        let read = |decoded| self.timestamps.read(decoded, value.meta.published_ns);
+        let timestamps = decoded.as_ref().map(read).unwrap_or_default();
+        let mut content = Content { key, decoded, is_feed: self.is_feed, timestamps };
+        if let Some(record) = content.record() {
+            content.key = Some(record.key.clone());
+        }
+        Ok(content)
+    }
+
+    /// Decodes as much of a value as can be: its bytes are shown instead.
+    pub(crate) fn decode_key(&self, value: &Value) -> Result<Content<'_>, DecodeError> {
+        let key_only = |_| Ok(Content { key: self.key(value)?, ..Content::default() });
+        self.decode(value).or_else(key_only)
+    }
+}
+
+impl Content<'_> {
+    /// What stands before a value for people: its key and a tab, if it has one.
+    pub(crate) fn lead(&self) -> String {
+        self.key.as_ref().map_or_else(String::new, |key| key_text(key) + "\t")
+    }
+
+    /// The value for people, on one line.
+    pub(crate) fn text(&self, value: &Value) -> String {
+        match (&self.decoded, self.record()) {
+            _ if is_removed(value) => REMOVED.to_owned(),
+            (_, Some(record)) => readable(record.value),
+            (Some(decoded), _) => readable(decoded),
             _ => {
                 let shown = value.bytes.iter().take(BYTES_SHOWN).map(|byte| format!("{byte:02x}"));
                 let shown: Vec<String> = shown.collect();
                 let more = if value.bytes.len() > BYTES_SHOWN { " ..." } else { "" };
-                Ok(format!("{}: {}{more}", len(value), shown.join(" ")))
+                format!("{}: {}{more}", len(value), shown.join(" "))
             }
         }
     }
 
-    /// What stands before a value for people: its key and a tab, if the topic is a table.
-    pub(crate) fn lead(&self, value: &Value) -> Result<String, DecodeError> {
-        Ok(self.key(value)?.map_or_else(String::new, |key| key_text(&key) + "\t"))
+    /// The value and its time stamps for people, on one line.
+    pub(crate) fn line(&self, value: &Value) -> String {
+        format!("{}{}{}", self.text(value), self.marks(), self.times("\t", ""))
+    }
+
+    /// What stands behind a record of a feed for people: a tab, and what it does besides.
+    pub(crate) fn marks(&self) -> &'static str {
+        let does = |record: Record<'_>| (record.removes_key, record.ends_event);
+        match self.record().map(does) {
+            Some((true, true)) => "\tkey removed, end of event",
+            Some((true, false)) => "\tkey removed",
+            Some((false, true)) => "\tend of event",
+            _ => "",
+        }
+    }
+
+    /// The time stamps for people, between these texts; nothing if there are none.
+    pub(crate) fn times(&self, before: &str, behind: &str) -> String {
+        let texts: Vec<String> = self.timestamps.iter().map(Timestamp::text).collect();
+        if texts.is_empty() { String::new() } else { format!("{before}{}{behind}", texts.join("  ")) }
+    }
+
+    /// The parts of a record of a feed.
+    fn record(&self) -> Option<Record<'_>> {
+        self.decoded.as_ref().filter(|_| self.is_feed).and_then(Record::of)
     }
 }
 
 impl<'a> ValueLine<'a> {
     /// The line of a value of this topic.
-    pub(crate) fn new(topic: &'a TopicName, schemas: &Schemas, value: &Value) -> Result<Self, DecodeError> {
+    pub(crate) fn new(topic: &'a TopicName, value: &Value, content: Content<'_>) -> Self {
+        let Content { key, decoded, timestamps, .. } = content;
         let removed = is_removed(value);
-        let (decoded, encoding) = match removed {
-            true => (serde_json::Value::Null, None),
-            false => match schemas.value.decode(&value.bytes)? {
-                Decoded::Value(decoded) => (decoded, None),
-                // Bytes, and what later versions may return.
-                _ => (STANDARD.encode(&value.bytes).into(), Some("base64")),
-            },
+        let (decoded, encoding) = match decoded {
+            Some(decoded) => (decoded, None),
+            None if removed => (serde_json::Value::Null, None),
+            None => (STANDARD.encode(&value.bytes).into(), Some("base64")),
         };
-        Ok(Self {
+        Self {
             topic,
-            key: schemas.key(value)?,
+            key,
             sequence: value.meta.sequence.get(),
             epoch: value.meta.epoch.to_string(),
             published_ns: value.meta.published_ns,
@@ -108,7 +188,8 @@ impl<'a> ValueLine<'a> {
             encoding,
             number: value.key.as_ref().map(|key| key.number),
             removed,
-        })
+            timestamps: as_object(&timestamps),
+        }
     }
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use clap::Args;
 use fabricast::{LogStart, Target};
 
+use super::arrivals::{Arrival, Arrivals};
 use super::failure::{Exit, Failure};
-use super::feed::{Event, Feed};
 use super::interrupt::Interrupt;
 use super::keys::KeyArguments;
 use super::printer::{Form, Printer};
@@ -18,7 +18,8 @@ const AFTER_HELP: &str = "\
 A line is the sequence of a value, its age when printed, and the value. Values of a state topic that were
 replaced before they were read are counted on a line of their own. For a log topic every record published
 from now on is shown; `fabricast tail` shows earlier ones. Ages compare the clocks of both hosts, and are
-off by their difference; `-1h00m (clock?)` means that the value's time lies in the future.
+off by their difference; `-1h00m (clock?)` means that the value's time lies in the future. Time stamps in the
+value come before it: see `fabricast --help`. Records of a feed are shown as `fabricast tail` shows them.
 
 Of a table, all keys are shown first, and then each key that changes: the sequence is that of the commit,
 and key and value are separated by a tab. `removed` in place of the value means that the key was removed;
@@ -29,7 +30,8 @@ With --json a value is one line
 {\"topic\",\"lost\",\"first_lost\",\"reason\"}: the reason is conflated (replaced), lapped (overwritten
 in a log), cut off (the connection was lost first), damaged or undecodable. Of a table, a value also has
 \"number\", which counts the changes of its key, and a removed key \"removed\":true; a loss of replaced values
-also has \"key\", and its first_lost is a number of this key.
+also has \"key\", and its first_lost is a number of this key. If there are time stamps, \"timestamps\" has for
+the name of each {\"ns\",\"offset_ns\"}: its time since the Unix epoch, and after the publish time.
 
 The exit code is 0 after --count values, after --for if a value arrived, at Ctrl-C, and when the topic
 ends in good order after a value; 1 when no value arrived; 5 when none arrived within --for and the
@@ -68,25 +70,26 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
     let target = &arguments.target;
     let mut subscriber = setting.subscribe_any(target, arguments.delivery.into(), LogStart::Newest)?;
-    arguments.keys.apply(&mut subscriber, target)?;
+    let filter = arguments.keys.apply(&mut subscriber, target)?;
     // Only now: until here Ctrl-C has its default effect.
     let interrupt = Interrupt::install()?;
     let form = if arguments.json { Form::Json } else { Form::Text };
     let mut printer = Printer::new(&subscriber, form);
-    let mut feed = Feed::new(subscriber, (target, "watching"), arguments.duration, &interrupt);
+    let mut arrivals = Arrivals::new(subscriber, (target, "watching"), arguments.duration, &interrupt);
     while arguments.count.is_none_or(|count| printer.shown() < count) {
-        match feed.next(keep)? {
-            Event::Value(value, missed) => {
+        match arrivals.next(keep)? {
+            Arrival::Value(value, _) if !filter.wants(&value.bytes) => {}
+            Arrival::Value(value, missed) => {
                 missed.map_or(Ok(()), |missed| printer.loss_before(&value, missed))?;
                 printer.value(&value)?;
             }
-            Event::Lost(missed, lost) => {
+            Arrival::Lost(missed, lost) => {
                 missed.map_or(Ok(()), |missed| printer.loss(missed))?;
                 printer.loss(lost)?;
             }
-            Event::Nothing => {}
-            Event::Over(why) if printer.shown() == 0 => return Err(feed.nothing(&why)),
-            Event::Over(_) | Event::Interrupted => break,
+            Arrival::Nothing => {}
+            Arrival::Over(why) if printer.shown() == 0 => return Err(arrivals.nothing(&why)),
+            Arrival::Over(_) | Arrival::Interrupted => break,
         }
     }
     Ok(Exit::Done)

@@ -7,7 +7,7 @@ use fabricast::{AnySubscriber, Raw, ReceiveError, Sequence, TopicReport};
 use super::super::clock::Deadline;
 use super::super::failure::Failure;
 use super::super::interrupt::Interrupt;
-use super::super::output::is_abandoned;
+use super::super::output::{is_abandoned, shown};
 use super::super::subscription::{Value, keep, receive};
 
 /// How long to try to read an existing value: it may be overwritten during each read, or come over a wire.
@@ -88,6 +88,14 @@ fn take(
         taken = receive(subscriber, CONTENTION, interrupt, keep);
     }
     taken
+}
+
+/// The advice to wait for what is not there, or to wait longer.
+pub(super) fn advice_to_wait(waited: Duration) -> String {
+    match waited.is_zero() {
+        true => "wait for it with --wait TIME".to_owned(),
+        false => format!("wait longer than the {} of --wait", shown(waited)),
+    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use super::super::output::{hex_dump, is_abandoned, json_line};
 use super::super::printer::Form;
 use super::super::subscription::{Value, keep, receive};
 use super::super::value::{Schemas, ValueLine, key_text, len};
-use super::newest::{CONTENTION, LOOK_INTERVAL, Newest};
+use super::newest::{CONTENTION, LOOK_INTERVAL, Newest, advice_to_wait};
 
 /// How long to wait for the table to be read, before checking for signals.
 const READ_INTERVAL: Duration = Duration::from_millis(1);
@@ -64,14 +64,19 @@ pub(super) fn newest_of_key(
 }
 
 /// The failure if a table does not have a key.
-pub(super) fn no_key(subscriber: &AnySubscriber<Raw>, target: &Target, key: &str) -> Failure {
+pub(super) fn no_key(
+    subscriber: &AnySubscriber<Raw>,
+    target: &Target,
+    key: &str,
+    waited: Duration,
+) -> Failure {
     let damaged = match subscriber {
         AnySubscriber::Table(table) if table.suspect_count() > 0 => {
             format!("; it has damaged entries ({}), whose keys are unknown", table.suspect_count())
         }
         _ => String::new(),
     };
-    let what = format!("wait for it with --wait TIME, or print all keys with `fabricast get {target}`");
+    let what = format!("{}, or print all keys with `fabricast get {target}`", advice_to_wait(waited));
     Failure::new(Exit::No, format!("{target} has no key {key:?}{damaged}: {what}"))
 }
 
@@ -92,7 +97,7 @@ pub(super) fn print_all(
             }
         }
         if deadline.is_over() {
-            let what = "wait for one with --wait TIME, or watch the topic with `fabricast watch`";
+            let what = format!("{}, or watch the topic with `fabricast watch`", advice_to_wait(wait));
             return Err(Failure::new(Exit::No, format!("{target} has no keys: {what}")));
         }
         match receive(subscriber, deadline.left().min(LOOK_INTERVAL), interrupt, |_| ()) {
@@ -109,17 +114,17 @@ pub(super) fn print_all(
     for value in &in_order(entries, &schemas)? {
         let undecodable = |source| undecodable(value, source);
         match form {
-            Form::Json => {
-                let line = ValueLine::new(subscriber.topic(), &schemas, value).map_err(undecodable)?;
-                json_line(&mut out, &line)?;
-            }
             Form::Hex => {
-                writeln!(out, "{}{}", schemas.lead(value).map_err(undecodable)?, len(value))?;
+                let content = schemas.decode_key(value).map_err(undecodable)?;
+                writeln!(out, "{}{}", content.lead(), len(value))?;
                 hex_dump(&mut out, &value.bytes)?;
             }
-            Form::Text | Form::Raw => {
-                let lead = schemas.lead(value).map_err(undecodable)?;
-                writeln!(out, "{lead}{}", schemas.text(value).map_err(undecodable)?)?;
+            form => {
+                let content = schemas.decode(value).map_err(undecodable)?;
+                match form {
+                    Form::Json => json_line(&mut out, &ValueLine::new(subscriber.topic(), value, content))?,
+                    _ => writeln!(out, "{}{}", content.lead(), content.line(value))?,
+                }
             }
         }
     }

@@ -20,6 +20,12 @@ A line is the sequence of a record, its age when printed, and the record. Withou
 ends with the record that was the newest at its start; with --follow it continues with later ones.
 Records overwritten before they were read are counted on a line of their own. With --from, the count includes all from that sequence on.
 
+Time stamps in the record come before it: see `fabricast --help`.
+
+Of a feed, a record is its key, a tab and its value. Behind the last record of an event there are a tab and
+`end of event`, and `key removed` behind one that removes its key. With --key, --last counts records of the
+keys that match; a loss may be one of records of any keys.
+
 Of a table, the keys that changed last are shown, with their newest values: key and value are separated by
 a tab. --last counts keys, --from is a commit, and --earliest shows all keys. With --follow each key that
 changes is shown, and `removed` in place of the value of a removed key.
@@ -27,7 +33,10 @@ changes is shown, and `removed` in place of the value of a removed key.
 With --json a record is one line
 {\"topic\",\"key\",\"sequence\",\"epoch\",\"published_ns\",\"age_ns\",\"value\"}, and a loss
 {\"topic\",\"lost\",\"first_lost\",\"reason\"}: the reason is lapped (overwritten), damaged, undecodable or
-cut off (the connection was lost first). For tables see `fabricast watch --help`.
+cut off (the connection was lost first). For tables see `fabricast watch --help`. Of a feed, \"key\" is that
+of the record, and \"value\" has all of {\"previous\",\"ends_event\",\"removes_key\",\"key\",\"value\"}: previous is
+the sequence of the key's record before, or 0. If there are time stamps, \"timestamps\" has for the name of
+each {\"ns\",\"offset_ns\"}: its time since the Unix epoch, and after the publish time (negative before).
 With --raw the bytes of records follow each other without separators, and losses go to standard error.
 
 The exit code is 0 when it is done, after --count records, at Ctrl-C, and when the topic ends in good
@@ -41,13 +50,14 @@ Examples:
   fabricast tail shm:exchange/trades --from 1000 --count 5   records 1000 to 1004
   fabricast tail shm:exchange/trades --last 0 --follow       records published from now on
   fabricast tail shm:camera/frames --last 1 --raw > frame.bin
-  fabricast tail shm:quotes/fx --last 3 --follow --key 'EUR*'";
+  fabricast tail shm:quotes/fx --last 3 --follow --key 'EUR*'
+  fabricast tail shm:exchange/orders --last 3 --follow --key AAPL";
 
 /// Arguments of `tail`.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Arguments {
-    /// The log or table topic, as in shm:NODE/TOPIC, or NODE/TOPIC for short.
+    /// The topic, a log, table or feed, as in shm:NODE/TOPIC, or NODE/TOPIC for short.
     #[arg(value_parser = target)]
     pub(super) target: Target,
     #[command(flatten)]
@@ -82,9 +92,14 @@ impl Arguments {
     pub(super) fn start(&self) -> LogStart {
         match self.from {
             Some(sequence) => LogStart::At(Sequence::new(sequence)),
-            None if self.earliest => LogStart::Earliest,
+            None if self.earliest || (self.keys.is_some() && self.counts_back()) => LogStart::Earliest,
             None => LogStart::Back(self.last),
         }
+    }
+
+    /// Whether it begins some records before the next one.
+    pub(super) fn counts_back(&self) -> bool {
+        self.from.is_none() && !self.earliest && self.last > 0
     }
 
     /// How many of the keys that changed first are left out.

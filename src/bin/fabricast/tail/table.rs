@@ -4,13 +4,13 @@ use std::collections::HashMap;
 
 use fabricast::{AnySubscriber, Raw, Sequence};
 
-use super::super::clock::Deadline;
+use super::super::arrivals::{Arrival, Arrivals};
 use super::super::failure::{Exit, Failure};
-use super::super::feed::{Event, Feed};
 use super::super::interrupt::Interrupt;
 use super::super::printer::{Form, Printer};
 use super::super::subscription::{Value, keep};
-use super::arguments::{ANSWER_TIMEOUT, Arguments, not_yet};
+use super::arguments::{Arguments, not_yet};
+use super::earlier::earlier;
 
 /// Prints the keys of a table that changed last, and those that change from now on.
 pub(super) fn run(arguments: &Arguments, subscriber: AnySubscriber<Raw>) -> Result<Exit, Failure> {
@@ -26,9 +26,9 @@ pub(super) fn run(arguments: &Arguments, subscriber: AnySubscriber<Raw>) -> Resu
     // Only now: until here Ctrl-C has its default effect.
     let interrupt = Interrupt::install()?;
     let mut printer = Printer::new(&subscriber, form);
-    let mut feed = Feed::new(subscriber, (target, "following"), arguments.duration, &interrupt);
-    let (earlier, over) = earlier(&mut feed, &mut printer, arguments, newest)?;
-    for value in earlier.iter().skip(arguments.skipped(&earlier)) {
+    let mut arrivals = Arrivals::new(subscriber, (target, "following"), arguments.duration, &interrupt);
+    let (values, over) = newest_values(&mut arrivals, &mut printer, arguments, newest)?;
+    for value in values.iter().skip(arguments.skipped(&values)) {
         if arguments.count == Some(printer.shown()) {
             return Ok(Exit::Done);
         }
@@ -39,45 +39,38 @@ pub(super) fn run(arguments: &Arguments, subscriber: AnySubscriber<Raw>) -> Resu
     }
     let mut over = over;
     while arguments.count.is_none_or(|count| printer.shown() < count) {
-        match over.take().map_or_else(|| feed.next(keep), Ok)? {
-            Event::Value(value, missed) => {
+        match over.take().map_or_else(|| arrivals.next(keep), Ok)? {
+            Arrival::Value(value, missed) => {
                 missed.map_or(Ok(()), |missed| printer.loss_before(&value, missed))?;
                 printer.value(&value)?;
             }
-            Event::Lost(_, lost) => printer.loss(lost)?,
-            Event::Nothing => {}
-            Event::Over(why) if printer.shown() == 0 => return Err(feed.nothing(&why)),
-            Event::Over(_) | Event::Interrupted => break,
+            Arrival::Lost(_, lost) => printer.loss(lost)?,
+            Arrival::Nothing => {}
+            Arrival::Over(why) if printer.shown() == 0 => return Err(arrivals.nothing(&why)),
+            Arrival::Over(_) | Arrival::Interrupted => break,
         }
     }
     Ok(Exit::Done)
 }
 
 /// The newest values of all keys, in the order of their commits; and the end, if it came first.
-fn earlier(
-    feed: &mut Feed<'_>,
+fn newest_values(
+    arrivals: &mut Arrivals<'_>,
     printer: &mut Printer,
     arguments: &Arguments,
     newest: Sequence,
-) -> Result<(Vec<Value>, Option<Event<Value>>), Failure> {
-    let mut idle = Deadline::after(ANSWER_TIMEOUT);
-    let (mut values, mut over) = (HashMap::new(), None);
-    while over.is_none() && feed.subscriber.last() < newest {
-        match feed.next(keep)? {
-            Event::Value(value, _) => {
+) -> Result<(Vec<Value>, Option<Arrival<Value>>), Failure> {
+    let mut values = HashMap::new();
+    let over = earlier(arrivals, newest, &arguments.target, |arrived| {
+        match arrived {
+            Ok(value) => {
                 let key = value.key.as_ref().map(|key| key.bytes.clone());
                 values.insert(key, value);
             }
-            Event::Lost(_, lost) => printer.loss(lost)?,
-            Event::Nothing if feed.subscriber.last() < newest && idle.is_over() => {
-                let sentence = format!("{} cannot be read: it may be damaged", arguments.target);
-                return Err(Failure::new(Exit::No, sentence));
-            }
-            Event::Nothing => continue,
-            end => over = Some(end),
+            Err(lost) => printer.loss(lost)?,
         }
-        idle = Deadline::after(ANSWER_TIMEOUT);
-    }
+        Ok(())
+    })?;
     let mut values: Vec<Value> = values.into_values().collect();
     // The keys of one commit have an order, too, so that equal tables are shown equally.
     values.sort_by_cached_key(|value| (value.meta.sequence, value.key.as_ref().map(|key| key.bytes.clone())));

@@ -1,0 +1,68 @@
+//! What was published before the command started.
+
+use std::collections::VecDeque;
+
+use fabricast::{Sequence, Target};
+
+use super::super::arrivals::{Arrival, Arrivals, Loss};
+use super::super::clock::Deadline;
+use super::super::failure::{Exit, Failure};
+use super::super::keys::KeyFilter;
+use super::super::subscription::{Value, keep};
+use super::arguments::ANSWER_TIMEOUT;
+
+/// Takes values and losses up to this sequence. Returns the end, if it came first.
+pub(super) fn earlier(
+    arrivals: &mut Arrivals<'_>,
+    newest: Sequence,
+    target: &Target,
+    mut take: impl FnMut(Result<Value, Loss>) -> Result<(), Failure>,
+) -> Result<Option<Arrival<Value>>, Failure> {
+    let mut idle = Deadline::after(ANSWER_TIMEOUT);
+    while arrivals.subscriber.last() < newest {
+        match arrivals.next(keep)? {
+            Arrival::Value(value, _) => take(Ok(value))?,
+            Arrival::Lost(_, lost) => take(Err(lost))?,
+            Arrival::Nothing if arrivals.subscriber.last() < newest && idle.is_over() => {
+                let sentence = format!("{target} cannot be read: it may be damaged");
+                return Err(Failure::new(Exit::No, sentence));
+            }
+            Arrival::Nothing => continue,
+            end => return Ok(Some(end)),
+        }
+        idle = Deadline::after(ANSWER_TIMEOUT);
+    }
+    Ok(None)
+}
+
+/// The last records of some keys of a feed, and the losses between them.
+#[derive(Debug)]
+pub(super) struct LastRecords {
+    max: u64,
+    records: u64,
+    held: VecDeque<Result<Value, Loss>>,
+}
+
+impl LastRecords {
+    /// None yet of so many.
+    pub(super) fn new(max: u64) -> Self {
+        Self { max, records: 0, held: VecDeque::new() }
+    }
+
+    /// Adds what came next. Drops what is no longer among the last.
+    pub(super) fn add(&mut self, arrived: Result<Value, Loss>, filter: &KeyFilter) {
+        if arrived.as_ref().is_ok_and(|record| !filter.wants(&record.bytes)) {
+            return;
+        }
+        self.records += u64::from(arrived.is_ok());
+        self.held.push_back(arrived);
+        while self.records > self.max {
+            self.records -= u64::from(self.held.pop_front().is_some_and(|dropped| dropped.is_ok()));
+        }
+    }
+
+    /// All of them, the oldest first.
+    pub(super) fn into_all(self) -> impl Iterator<Item = Result<Value, Loss>> {
+        self.held.into_iter()
+    }
+}

@@ -291,6 +291,8 @@ fn conflated_subscriber_receives_the_newest_values_once_an_interval() {
         }
         let waited_ns = SystemClock.monotonic_ns() - began_ns;
         assert!(waited_ns >= 4 * interval.as_nanos() as u64, "{waited_ns} ns");
+        published += 1;
+        publisher.publish("c", &published, &published).unwrap();
         drop(publisher);
         let end = loop {
             match follower.update_timeout(TIMEOUT) {
@@ -300,8 +302,8 @@ fn conflated_subscriber_receives_the_newest_values_once_an_interval() {
             }
         };
         assert!(matches!(end, ReceiveError::Ended { .. }), "{end}");
-        let expected =
-            [("a", published - 1), ("b", published)].map(|(key, value)| (key.to_owned(), Some(value)));
+        let expected = [("a", published - 2), ("b", published - 1), ("c", published)];
+        let expected = expected.map(|(key, value)| (key.to_owned(), Some(value)));
         assert_eq!(received, BTreeMap::from(expected), "{delivery:?}");
         assert!(follower.stats().conflated > 0);
     }

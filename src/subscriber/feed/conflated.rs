@@ -57,6 +57,8 @@ impl Conflated {
             return Ok(false);
         }
         updates.end(EventEnd { sequence: table.last(), is_whole: true });
-        change.map(|_| false)
+        // An error follows the updates.
+        updates.fail(change.err());
+        Ok(false)
     }
 }

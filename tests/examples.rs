@@ -137,6 +137,65 @@ fn market_data_leaves_no_process_behind_when_it_is_killed() {
     }
 }
 
+/// The rows of the table that `market_feed` prints: name, records, events, values, removals, losses, books compared.
+fn rows_of_market_feed(arguments: &[&str]) -> Vec<(String, [u64; 6])> {
+    let dir = directory();
+    let mut command = assert_cmd::Command::from_std(example("market_feed", &dir));
+    let output = command.args(arguments).timeout(TIMEOUT).assert().success().get_output().clone();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("35759 messages: 21057 events of 25174 records, 1270 removals"), "{text}");
+    let row = |line: &str| -> (String, [u64; 6]) {
+        let (name, counts) = line.split_once(' ').unwrap();
+        let counts: Vec<u64> = counts.split_whitespace().map(|count| count.parse().unwrap()).collect();
+        (name.to_owned(), counts.try_into().unwrap())
+    };
+    let lines = text.lines().skip_while(|line| !line.starts_with("subscriber")).skip(1);
+    let rows: Vec<_> = lines.take_while(|line| !line.is_empty()).map(row).collect();
+    let compared: Vec<_> = rows.iter().map(|(name, [.., compared])| (name.as_str(), *compared)).collect();
+    let all = 2546;
+    assert_eq!(compared, [("pull", all), ("push", all), ("fifty", 46), ("conflated", all), ("late", all)]);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "something was left behind");
+    rows
+}
+
+#[test]
+fn market_feed_ends_and_every_subscriber_has_the_books_of_the_engine() {
+    for (name, [records, events, values, removals, losses, _]) in rows_of_market_feed(&[]) {
+        let row = format!("{name}: {records} {events} {values} {removals} {losses}");
+        assert!(removals > 0, "{row}");
+        match name.as_str() {
+            "conflated" => assert!(records == 0 && values >= 2546, "{row}"),
+            "late" => assert!((1..25_174).contains(&records) && values > 1000, "{row}"),
+            "fifty" => assert!((events..=3585).contains(&records), "{row}"),
+            _ => assert!((events..=25_174).contains(&records), "{row}"),
+        }
+    }
+}
+
+/// As fast as possible, with a log that holds few records.
+#[test]
+fn market_feed_repairs_the_books_of_subscribers_that_lose_records() {
+    let rows = rows_of_market_feed(&["--rate", "1e9", "--log-capacity", "16384"]);
+    assert!(rows.iter().any(|(_, [_, _, values, _, losses, _])| *losses > 0 && *values > 0), "{rows:?}");
+}
+
+#[test]
+fn market_feed_reports_a_name_in_use_and_wrong_arguments() {
+    let dir = directory();
+    let _node = Node::builder().name("market-feed").unwrap().runtime_dir(dir.path()).open().unwrap();
+    for (arguments, sentence) in [
+        (&[][..], "market-feed"),
+        (&["--rate"], "usage: market_feed"),
+        (&["--rate", "0"], "0 messages"),
+        (&["--log-capacity", "many"], "many"),
+        (&["--data", "/nonexistent/orders.csv"], "/nonexistent/orders.csv: No such file"),
+    ] {
+        let output = example("market_feed", &dir).args(arguments).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && error.contains(sentence), "{arguments:?}: {error}");
+    }
+}
+
 #[test]
 fn publish_and_subscribe_find_each_other() {
     let dir = directory();

@@ -237,6 +237,11 @@ fn long_examples_are_found() {
         &long_examples(&source("examples/market_data.rs", &"\n".repeat(301))),
         &["examples/market_data.rs:1"],
     );
+    found(&long_examples(&source("examples/market_feed/book.rs", &"\n".repeat(300))), &[]);
+    found(
+        &long_examples(&source("examples/market_feed/book.rs", &"\n".repeat(301))),
+        &["examples/market_feed/book.rs:1"],
+    );
 }
 
 #[test]

@@ -1,0 +1,116 @@
+//! A matching engine publishes a feed: 35,759 order messages, spread over 3,000 instruments, become trades, changes of price levels
+//! and books. Five subscribers receive the feed by pull, by push, from the middle on, in part, and conflated. It ends by itself,
+//! compares the books of each with those of the engine, and exits with 1 on any difference.
+//!
+//! ```text
+//! cargo run --release --example market_feed
+//! ```
+
+#![expect(clippy::disallowed_methods, reason = "an example keeps time with the standard library")]
+
+mod book;
+mod check;
+mod engine;
+mod orders;
+mod publisher;
+mod subscriber;
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use fabricast::{Address, ErrorChain, Node};
+
+use self::engine::INSTRUMENTS;
+use self::orders::Message;
+use self::publisher::Replay;
+use self::subscriber::{PLANS, Subscriber};
+
+type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+const USAGE: &str = "usage: market_feed [--rate MESSAGES_PER_SECOND] [--messages NUMBER] [--log-capacity BYTES] \
+                     [--data FILE.csv or FILE.csv.gz] [--fabric shm or verbs]";
+const NODE: &str = "market-feed";
+/// Default messages per second: the whole file takes three seconds.
+const RATE: f64 = 12_000.0;
+/// Default bytes of the log: about two seconds of records at the default rate.
+const LOG_CAPACITY: usize = 1 << 20;
+
+struct Settings {
+    rate: f64,
+    log_capacity: usize,
+    verbs: bool,
+    messages: Vec<Message>,
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match Settings::read(&arguments).and_then(|settings| run(&settings)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("market_feed: {}", ErrorChain(error.as_ref()));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(settings: &Settings) -> Outcome<()> {
+    let builder = Node::builder().name(NODE)?;
+    let node = if settings.verbs { builder.rdma("rdma://0.0.0.0")?.open()? } else { builder.open()? };
+    // Over RDMA it also listens on this host.
+    let is_meant = |at: &&Address| at.is_local() != settings.verbs;
+    let at = node.addresses().iter().find(is_meant).ok_or("the node does not listen over that fabric")?;
+    let at = format!("{at}/market");
+    let feed = node.feed_publisher("market").capacity(INSTRUMENTS as usize);
+    // A book of 80 levels fits.
+    let mut feed = feed.log_capacity(settings.log_capacity).record_len_max(128).value_len_max(1024).open()?;
+    let seconds = settings.messages.len() as f64 / settings.rate;
+    println!("{} messages, {} per second: about {seconds:.1} s", settings.messages.len(), settings.rate);
+    println!("see them from another terminal (`--rate 500` gives more time):");
+    println!("  fabricast tail {at}\n  fabricast watch {at}/table --key 'S000*'");
+
+    let (late, early): (Vec<_>, Vec<_>) = PLANS.iter().partition(|plan| plan.is_late);
+    let start = |plan| Subscriber::start(plan, &at);
+    let mut subscribers: Vec<Subscriber> = early.into_iter().map(start).collect();
+    subscribers.iter().try_for_each(Subscriber::wait_until_attached)?;
+    let mut replay = Replay::new(settings.rate);
+    let (first, second) = settings.messages.split_at(settings.messages.len() / 2);
+    replay.publish(first, &mut feed)?;
+    // They attach while the feed goes on.
+    let late: Vec<Subscriber> = late.into_iter().map(start).collect();
+    replay.publish(second, &mut feed)?;
+    late.iter().try_for_each(Subscriber::wait_until_attached)?;
+    subscribers.extend(late);
+    // Ends the feed; what was published can still be received.
+    drop(feed);
+    check::check(&replay, &subscribers)
+}
+
+impl Settings {
+    fn read(arguments: &[String]) -> Outcome<Self> {
+        let (mut rate, mut count, mut log_capacity) = (RATE, usize::MAX, LOG_CAPACITY);
+        let (mut data, mut verbs) = (None, false);
+        for pair in arguments.chunks(2) {
+            match pair {
+                [name, value] if name == "--rate" => {
+                    rate = value.parse().map_err(|error| format!("{name} {value}: {error}"))?;
+                }
+                [name, value] if name == "--messages" => {
+                    count = value.parse().map_err(|error| format!("{name} {value}: {error}"))?;
+                }
+                [name, value] if name == "--log-capacity" => {
+                    log_capacity = value.parse().map_err(|error| format!("{name} {value}: {error}"))?;
+                }
+                [name, value] if name == "--data" => data = Some(value.as_str()),
+                [name, value] if name == "--fabric" && value == "shm" => verbs = false,
+                [name, value] if name == "--fabric" && value == "verbs" => verbs = true,
+                _ => return Err(USAGE.into()),
+            }
+        }
+        if !(0.001..=1e9).contains(&rate) {
+            return Err(format!("{rate} messages per second are not possible: use 0.001 to 1e9").into());
+        }
+        let mut messages = orders::read(data)?;
+        messages.truncate(count);
+        Ok(Self { rate, log_capacity, verbs, messages })
+    }
+}

@@ -1,0 +1,94 @@
+//! The publisher: what each message changes is one event of the feed.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+use fabricast::FeedPublisher;
+
+use crate::Outcome;
+use crate::book::{Book, MarketRecord};
+use crate::engine::{Engine, Event};
+use crate::orders::Message;
+use crate::subscriber::{Counts, Numbered};
+
+/// The time between two lines of progress.
+const PROGRESS: Duration = Duration::from_millis(500);
+
+type Feed = FeedPublisher<String, MarketRecord, Book>;
+
+/// The engine, and what was published.
+#[derive(Debug)]
+pub(crate) struct Replay {
+    engine: Engine,
+    rate: f64,
+    began: Instant,
+    pub(crate) messages: u32,
+    pub(crate) published: Counts,
+    /// The records of each instrument since it was added.
+    numbers: HashMap<String, u64>,
+}
+
+impl Replay {
+    /// Begins now. The rate is in messages per second.
+    pub(crate) fn new(rate: f64) -> Self {
+        Self {
+            engine: Engine::default(),
+            rate,
+            began: Instant::now(),
+            messages: 0,
+            published: Counts::default(),
+            numbers: HashMap::new(),
+        }
+    }
+
+    /// Publishes the events of these messages, each when it is due.
+    pub(crate) fn publish(&mut self, messages: &[Message], feed: &mut Feed) -> Outcome<()> {
+        let mut shown = self.began.elapsed();
+        for message in messages {
+            let due = Duration::from_secs_f64(f64::from(self.messages) / self.rate);
+            std::thread::sleep(due.saturating_sub(self.began.elapsed()));
+            if let Some(event) = self.engine.process(*message) {
+                self.publish_event(&event, feed)?;
+            }
+            self.messages += 1;
+            if self.began.elapsed() - shown >= PROGRESS {
+                shown = self.began.elapsed();
+                let (events, instruments) = (self.published.events, feed.len());
+                eprintln!("{} messages, {events} events, {instruments} instruments", self.messages);
+            }
+        }
+        Ok(())
+    }
+
+    fn publish_event(&mut self, event: &Event, feed: &mut Feed) -> Outcome<()> {
+        let Event { symbol, records, book } = event;
+        let Some((last, others)) = records.split_last() else { return Ok(()) };
+        // An instrument without a book has no orders to trade with: its first event is one record, which adds it.
+        let mut commit = feed.event();
+        for record in others {
+            commit.record(symbol.as_str(), record)?;
+        }
+        if book.is_empty() {
+            commit.remove(symbol.as_str(), last)?;
+        } else {
+            commit.update(symbol.as_str(), last, book)?;
+        }
+        commit.commit();
+        self.published.events += 1;
+        self.published.records += records.len() as u64;
+        if book.is_empty() {
+            self.published.removals += 1;
+            self.numbers.remove(symbol);
+        } else {
+            *self.numbers.entry(symbol.clone()).or_default() += records.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// The engine's books, with the number of records of each.
+    pub(crate) fn books(&self) -> BTreeMap<String, Numbered> {
+        let number = |symbol: &String| self.numbers.get(symbol).copied().unwrap_or_default();
+        let books = self.engine.books().into_iter();
+        books.map(|(symbol, book)| (symbol.clone(), (book, number(&symbol)))).collect()
+    }
+}

@@ -6,6 +6,7 @@
 #[path = "../../src/testkit/attempts.rs"]
 pub(crate) mod attempts;
 pub(crate) mod cgroup;
+pub(crate) mod feed;
 pub(crate) mod files;
 #[path = "../../src/testkit/long.rs"]
 pub(crate) mod long;

@@ -4,17 +4,17 @@ mod records;
 mod update;
 
 use std::borrow::Borrow;
-use std::collections::HashSet;
 use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hashbrown::HashSet;
 use serde::{Serialize, de::DeserializeOwned};
 
 use self::conflated::Conflated;
 use self::records::Records;
-use self::update::{EventEnd, Step, Updates};
+use self::update::{Advance, EventEnd, Step, Updates};
 pub use self::update::{FeedEvent, FeedUpdate, RecordUpdate, ValueUpdate};
 use super::table::{TableSubscriber, matches};
 use super::{LogSubscriber, NoticePath, ReceiveError, Sample};
@@ -340,10 +340,12 @@ where
                     let is_wanted = |key: &K| interest.as_ref().is_none_or(|wants| wants(key));
                     records.advance(table, is_wanted, updates)
                 }
-                Way::Conflated(conflated) => conflated.advance(table, updates),
+                Way::Conflated(conflated) => conflated.advance(table, updates).map(Advance::from),
             };
-            if !advanced? {
-                return updates.next();
+            match advanced? {
+                Advance::Update(update) => return Ok(Some(Step::Update(update))),
+                Advance::More => {}
+                Advance::Nothing => return updates.next(),
             }
         }
         *has_more = true;

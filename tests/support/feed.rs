@@ -32,7 +32,7 @@ pub(crate) fn publish_next(feed: &mut Publisher) {
 fn value_after(key: u64, event: u64) -> Value {
     let events = (1..=event).rev().filter(|event| event % GROUPS == key % GROUPS);
     let Some(last) = events.take(1).next() else { return [0; 2] };
-    value_of((last + GROUPS - 1) / GROUPS, last)
+    value_of(last.div_ceil(GROUPS), last)
 }
 
 /// The value of a key with so many records, the last of which is of this event.

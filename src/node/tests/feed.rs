@@ -82,7 +82,8 @@ fn late_and_early_subscribers_receive_the_values_of_one_event_and_then_records()
         let epoch = publisher.epoch();
         assert_eq!([early.epoch(), late.epoch()], [epoch; 2]);
         drop(publisher);
-        let end = early.update_timeout(TIMEOUT).map(drop).and(early.update_timeout(TIMEOUT)).unwrap_err();
+        assert_eq!(brief(&event(&mut early)), [("a", Some(6), 1, true)]);
+        let end = early.update_timeout(TIMEOUT).unwrap_err();
         assert!(matches!(end, ReceiveError::Ended { published } if published.get() == 6), "{end}");
     }
 }

@@ -10,7 +10,7 @@ use std::hash::Hash;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::keys::{Keys, Link};
-use super::update::{EventEnd, FeedUpdate, RecordUpdate, Updates, ValueUpdate};
+use super::update::{Advance, EventEnd, FeedUpdate, RecordUpdate, Updates, ValueUpdate};
 use crate::id::{Meta, Sequence};
 use crate::limits;
 use crate::payload::Payload as _;
@@ -96,26 +96,23 @@ where
         self.compare_again(true);
     }
 
-    /// Adds the next updates. Returns false if there are none now.
+    /// Adds the next updates, or returns the only one.
     pub(super) fn advance(
         &mut self,
         table: &mut TableSubscriber<K, V>,
         is_wanted: impl Fn(&K) -> bool,
         updates: &mut Updates<K, R, V>,
-    ) -> Result<bool, ReceiveError> {
+    ) -> Result<Advance<K, R, V>, ReceiveError> {
         match &self.cut {
-            Cut::Due { .. } => self.read_cut(table),
+            Cut::Due { .. } => self.read_cut(table).map(Advance::from),
             Cut::Ahead(cut) if self.log.last() >= cut.sequence || self.is_over => {
                 self.compare(table, updates);
-                Ok(true)
+                Ok(Advance::More)
             }
             Cut::None | Cut::Ahead(_) => {
                 match self.log.core.try_receive_decoded(|bytes, _| FeedRecord::<K, R>::decode(bytes)) {
-                    Ok(Some(sample)) => {
-                        self.take(sample, is_wanted, updates);
-                        Ok(true)
-                    }
-                    Ok(None) => Ok(false),
+                    Ok(Some(sample)) => Ok(self.take(sample, is_wanted, updates)),
+                    Ok(None) => Ok(Advance::Nothing),
                     Err(error) => self.fail(error, updates),
                 }
             }
@@ -123,43 +120,51 @@ where
     }
 
     /// Takes a record.
+    #[inline]
     fn take(
         &mut self,
         sample: Sample<FeedRecord<K, R>>,
         is_wanted: impl Fn(&K) -> bool,
         updates: &mut Updates<K, R, V>,
-    ) {
+    ) -> Advance<K, R, V> {
         let Sample { value: FeedRecord { previous, ends_event, removes_key, key, value }, meta, .. } = sample;
         self.published_ns = meta.published_ns;
         self.has_begun = !ends_event;
+        let mut update = None;
         if self.has_joined && is_wanted(&key) {
             let link = Link { sequence: meta.sequence, previous: Sequence::new(previous), removes_key };
             match self.keys.take(&key, link) {
-                Some(number) => updates.add(FeedUpdate::Record(RecordUpdate {
-                    key,
-                    record: value,
-                    meta,
-                    number,
-                    removes_key,
-                    ends_event: false,
-                })),
-                None => {
-                    self.is_whole = false;
-                    if matches!(self.cut, Cut::None) {
-                        self.compare_again(false);
-                    }
+                Some(number) => {
+                    let record = RecordUpdate { key, record: value, meta, number, removes_key, ends_event };
+                    update = Some(FeedUpdate::Record(record));
                 }
+                None => self.miss(),
             }
         }
-        if ends_event {
-            let is_whole = std::mem::replace(&mut self.is_whole, true);
-            updates.end(EventEnd { sequence: meta.sequence, is_whole });
+        if !ends_event {
+            update.into_iter().for_each(|update| updates.add(update));
+            return Advance::More;
+        }
+        let end = EventEnd { sequence: meta.sequence, is_whole: std::mem::replace(&mut self.is_whole, true) };
+        updates.end_with(update, end).map_or(Advance::More, Advance::Update)
+    }
+
+    /// Leaves out a record whose key lacks records before it.
+    #[cold]
+    fn miss(&mut self) {
+        self.is_whole = false;
+        if matches!(self.cut, Cut::None) {
+            self.compare_again(false);
         }
     }
 
     /// Handles a failure of the log. Returns whether there may be more updates.
     #[cold]
-    fn fail(&mut self, error: ReceiveError, updates: &mut Updates<K, R, V>) -> Result<bool, ReceiveError> {
+    fn fail(
+        &mut self,
+        error: ReceiveError,
+        updates: &mut Updates<K, R, V>,
+    ) -> Result<Advance<K, R, V>, ReceiveError> {
         use ReceiveError::{Contended, Contradicted, Ended, Fabric, Gone};
         match error {
             Contended { .. } | Fabric(_) => return Err(error),
@@ -167,7 +172,7 @@ where
             Ended { .. } | Gone { .. } => {
                 self.is_over = true;
                 updates.fail(None);
-                return Ok(true);
+                return Ok(Advance::More);
             }
             Contradicted { first, .. } => self.keys.suspect_from(first),
             _ => {}
@@ -176,7 +181,7 @@ where
         self.compare_again(true);
         // What was lost before the first cut is part of it.
         updates.fail(Some(error).filter(|_| self.has_joined));
-        Ok(true)
+        Ok(Advance::More)
     }
 
     /// Requests a cut of the last record or a later event.

@@ -118,6 +118,23 @@ pub(super) enum Step<K, R, V> {
     End(EventEnd),
 }
 
+/// The result of receiving more.
+#[derive(Debug)]
+pub(super) enum Advance<K, R, V> {
+    /// This update, before everything that is ready.
+    Update(FeedUpdate<K, R, V>),
+    /// There may be more, ready or not.
+    More,
+    /// There is nothing now.
+    Nothing,
+}
+
+impl<K, R, V> From<bool> for Advance<K, R, V> {
+    fn from(has_more: bool) -> Self {
+        if has_more { Self::More } else { Self::Nothing }
+    }
+}
+
 /// Updates to be received, and an error after them.
 #[derive(Debug)]
 pub(super) struct Updates<K, R, V> {
@@ -154,6 +171,22 @@ impl<K, R, V> Updates<K, R, V> {
         }
     }
 
+    /// Ends the current event with this update, if it has one. Returns the update if it is the only one, and nothing is ready.
+    #[inline]
+    pub(super) fn end_with(
+        &mut self,
+        last: Option<FeedUpdate<K, R, V>>,
+        end: EventEnd,
+    ) -> Option<FeedUpdate<K, R, V>> {
+        if last.is_some() && !self.has_begun && self.ready.is_empty() {
+            self.ready.push_back(Step::End(end));
+            return last;
+        }
+        last.into_iter().for_each(|last| self.add(last));
+        self.end(end);
+        None
+    }
+
     /// Cuts the current event short: records are missing.
     pub(super) fn fail(&mut self, failure: Option<ReceiveError>) {
         self.ready.extend(self.held.take().map(Step::Update));
@@ -179,6 +212,7 @@ impl<K, R, V> Updates<K, R, V> {
     }
 
     /// Returns the next step.
+    #[inline]
     pub(super) fn next(&mut self) -> Result<Option<Step<K, R, V>>, ReceiveError> {
         match self.ready.pop_front() {
             Some(step) => Ok(Some(step)),

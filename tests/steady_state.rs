@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use fabricast::{Delivery, Node, NoticePath, Payload, Pod, Raw, StatePublisher, StateSubscriber};
+use fabricast::{Delivery, FeedUpdate, Node, NoticePath, Payload, Pod, Raw, StatePublisher, StateSubscriber};
 use serde::{Deserialize, Serialize};
 
 use self::support::pattern::{Pattern, is_whole};
@@ -59,6 +59,9 @@ const FREE: &[(&str, usize)] = &[
     ("table-batch", 100),
     ("table-told", 64),
     ("table-batch-told", 100),
+    ("feed", 64),
+    ("feed-batch", 64),
+    ("feed-told", 64),
 ];
 
 #[test]
@@ -262,10 +265,28 @@ fn exercise(dir: &Path, what: &str, delivery: Delivery, len: usize, around: Arou
         "log-batch" | "log-batch-" => place.logs(30, around),
         "table" | "table-" => place.tables(1, around),
         "table-batch" | "table-batch-" => place.tables(TABLE_BATCH, around),
+        "feed" | "feed-" => place.feeds(1, around),
+        "feed-batch" => place.feeds(TABLE_BATCH, around),
         "clock" => around(&mut || (0..ROUNDS).for_each(|_| _ = std::hint::black_box(now()))),
         "call" => around(&mut || _ = std::hint::black_box(rustix::process::getppid())),
         what => panic!("nobody knows how to {what}"),
     }
+}
+
+/// Repeats a round, which is told whether it may wait, and returns whether it did not.
+fn repeat(round: &mut dyn FnMut(bool) -> bool, around: Around<'_>) {
+    // While the node tends a new push subscriber, it writes what a commit changes. The first commit after that takes the subscriber
+    // over for good.
+    let mut at_once = 0;
+    wait_until("rounds without waiting", || {
+        at_once = if round(true) { at_once + 1 } else { 0 };
+        at_once == ROUNDS_BEFORE
+    });
+    around(&mut || {
+        for _ in 0..ROUNDS {
+            round(false);
+        }
+    });
 }
 
 /// The value of a key.
@@ -373,18 +394,7 @@ impl Place<'_> {
             assert!(subscriber.try_receive_ref().expect("a receive").is_none());
             is_at_once
         };
-        // While the node tends a new push subscriber, it writes the records of a commit. The first commit after that takes the
-        // subscriber over for good.
-        let mut at_once = 0;
-        wait_until("rounds without waiting", || {
-            at_once = if round(true) { at_once + 1 } else { 0 };
-            at_once == ROUNDS_BEFORE
-        });
-        around(&mut || {
-            for _ in 0..ROUNDS {
-                round(false);
-            }
-        });
+        repeat(&mut round, around);
     }
 
     /// Changes of existing keys of a table: so many per commit.
@@ -434,17 +444,56 @@ impl Place<'_> {
             }
             is_at_once
         };
-        // While the node tends a new push subscriber, it writes what a commit changes.
-        let mut at_once = 0;
-        wait_until("rounds without waiting", || {
-            at_once = if round(true) { at_once + 1 } else { 0 };
-            at_once == ROUNDS_BEFORE
+        repeat(&mut round, around);
+    }
+
+    /// Records of existing keys of a feed: so many per event.
+    fn feeds(self, batch: usize, around: Around<'_>) {
+        let Self { dir, delivery, is_told, .. } = self;
+        let publishing = Node::builder().name("p").expect("a name").runtime_dir(dir).open().expect("a node");
+        let builder = publishing.feed_publisher::<u64, Numbers, Numbers>("f").capacity(TABLE_KEYS);
+        let mut publisher = builder.open().expect("two topics");
+        for key in 0..TABLE_KEYS as u64 {
+            publisher.publish(&key, &[0; 8], &[0; 8]).expect("it fits");
+        }
+        let subscribing = Node::builder().runtime_dir(dir).open().expect("a node");
+        let builder = subscribing.feed_subscriber::<u64, Numbers, Numbers>("shm:p/f").delivery(delivery);
+        let builder = if is_told { builder.notices() } else { builder };
+        let mut subscriber = builder.open().expect("two subscriptions");
+        assert_eq!(subscriber.notice_path() == NoticePath::WakeWord, is_told);
+        let mut received = 0;
+        wait_until("all keys", || {
+            received += usize::from(subscriber.try_update().expect("a value").is_some());
+            received == TABLE_KEYS
         });
-        around(&mut || {
-            for _ in 0..ROUNDS {
-                round(false);
+        let (mut number, mut first) = (0, 0);
+        // Returns whether it did not have to wait.
+        let mut round = |may_wait: bool| {
+            number += 1;
+            first = (first + 7) % (TABLE_KEYS - batch);
+            let mut event = publisher.event();
+            for key in first..first + batch {
+                event.update(&(key as u64), &[number; 8], &[number; 8]).expect("it fits");
             }
-        });
+            event.commit();
+            let mut left = batch;
+            let mut receive = || {
+                while let Some(update) = subscriber.try_update().expect("no loss") {
+                    left -= 1;
+                    assert_eq!(update.ends_event(), left == 0);
+                    let FeedUpdate::Record(update) = update else { panic!("a value") };
+                    assert_eq!(update.record, [number; 8]);
+                }
+                left == 0
+            };
+            let is_at_once = receive();
+            if !is_at_once {
+                assert!(may_wait, "all records of an event");
+                wait_until("all records of an event", receive);
+            }
+            is_at_once
+        };
+        repeat(&mut round, around);
     }
 
     fn rounds<T: Payload>(

@@ -13,6 +13,8 @@ use std::os::unix::fs::FileExt;
 
 use fabricast::{Node, Payload, Raw, StatePublisher, TablePublisher, TopicId};
 
+#[path = "layouts_doc/feed.rs"]
+mod feed;
 #[path = "layouts_doc/table.rs"]
 mod table;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::*;
 
 /// Two pages; the last cells never have a key.
-const CAPACITY: u64 = 520;
+pub(super) const CAPACITY: u64 = 520;
 const KEYS: u64 = 515;
 const PAGE_CELLS: u64 = 512;
 const KEY_LEN_MAX: u64 = 16;
@@ -13,7 +13,7 @@ const KEY_LEN_MAX: u64 = 16;
 type Pair = (String, Option<Value>);
 
 /// The cells of a table, in a repository or a landing region.
-struct Cells<'a> {
+pub(super) struct Cells<'a> {
     file: &'a File,
     /// The static header of the repository.
     line: &'a Part<'a>,
@@ -24,16 +24,16 @@ struct Cells<'a> {
 
 /// A slot's stamp, which names the slot, and its entry.
 #[derive(Debug, PartialEq)]
-struct Entry {
-    stamp: u64,
-    number: u64,
-    added: u64,
-    published_ns: u64,
-    pair: Pair,
+pub(super) struct Entry {
+    pub(super) stamp: u64,
+    pub(super) number: u64,
+    pub(super) added: u64,
+    pub(super) published_ns: u64,
+    pub(super) pair: Pair,
 }
 
 /// A part of a stamp.
-fn stamp_part(stamp: u64, name: &str) -> u64 {
+pub(super) fn stamp_part(stamp: u64, name: &str) -> u64 {
     let (_, section) = PAGE.split_once("\n## Version\n").unwrap();
     let row = section.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" | "));
     let (bits, _) = row.into_iter().find(|(_, field)| field.starts_with(&format!("{name}:"))).unwrap();
@@ -50,7 +50,7 @@ fn encoded(pair: &Pair) -> Vec<u8> {
 }
 
 impl<'a> Cells<'a> {
-    fn new(file: &'a File, line: &'a Part<'a>) -> Self {
+    pub(super) fn new(file: &'a File, line: &'a Part<'a>) -> Self {
         let pages = Table::of("Region").place("pages of a table topic").0;
         let versions = (pages + CAPACITY.div_ceil(PAGE_CELLS) * 16).next_multiple_of(LINE);
         let slots = (versions + CAPACITY * 8).next_multiple_of(LINE);
@@ -62,7 +62,7 @@ impl<'a> Cells<'a> {
     }
 
     /// The entry in a slot of a cell, checked; `None` if the slot was never written.
-    fn entry(&self, cell: u64, slot: u64) -> Option<Entry> {
+    pub(super) fn entry(&self, cell: u64, slot: u64) -> Option<Entry> {
         let stride = self.line.number("third parameter");
         let part =
             Part { file: self.file, offset: self.slots + (2 * cell + slot) * stride, table: &self.slot };
@@ -94,7 +94,7 @@ impl<'a> Cells<'a> {
     }
 
     /// The newest entry of each key, with its cell.
-    fn newest(&self) -> BTreeMap<String, (u64, Entry)> {
+    pub(super) fn newest(&self) -> BTreeMap<String, (u64, Entry)> {
         let versions =
             (0..CAPACITY).map(|cell| (cell, self.version(cell))).filter(|(_, version)| *version != 0);
         let entries = versions.map(|(cell, version)| {

@@ -1,9 +1,9 @@
 //! Publish/subscribe over one-sided memory access.
 //!
 //! A publisher keeps the newest value of a topic, the newest value of each key of a table, or the records of a log as far back as
-//! its ring reaches, in a memory region. Subscribers copy them out and check the copy (pull), or expose a landing region that the
-//! publisher writes after each publish (push). Neither ever waits for the other. Bytes move through shared memory between processes
-//! of one host, and by RDMA, also between hosts, with the feature `verbs`.
+//! its ring reaches, in a memory region; a feed is a log and a table with one sequence. Subscribers copy them out and check the copy
+//! (pull), or expose a landing region that the publisher writes after each publish (push). Neither ever waits for the other. Bytes
+//! move through shared memory between processes of one host, and by RDMA, also between hosts, with the feature `verbs`.
 //!
 //! # From the top down
 //!
@@ -16,6 +16,9 @@
 //!   in order, from a [`LogStart`] on, and reports exactly which ones it missed. Its [`Samples`] are an iterator.
 //! - [`TablePublisher`] publishes the newest value of each key, one by one or many with one commit. [`TableSubscriber`] receives the
 //!   keys that changed ([`Changes`]), of all or of those it asked for, and reads one key, or a [`Snapshot`] of one commit.
+//! - [`FeedPublisher`] publishes events: records of keys in a log, and the values of these keys in a table, with one sequence.
+//!   Whenever a [`FeedSubscriber`] joins, it begins with the values as of one event, and continues with every record after it
+//!   ([`FeedUpdate`], [`FeedEvent`]). After a loss it receives the values of the keys that lost records.
 //! - Notices let a subscriber sleep until a value is published: enable them with `notices` of its builder. [`NoticePath`] says
 //!   how the subscriber is notified, [`NoticeCounts`] what has arrived.
 //! - A [`Listener`] reverses the connection: publishers dial the subscriber's node with [`Node::dial_subscriber`].
@@ -28,8 +31,8 @@
 //! The layers below are control sessions, repositories, byte layouts, the fabric and regions; none of them knows the layers above
 //! it. `ARCHITECTURE.md` in the repository maps them.
 //!
-//! `docs/guides.md` in the repository has short guides on waiting, restarts, tables, threads, payloads and schemas, and memory per
-//! topic.
+//! `docs/guides.md` in the repository has short guides on waiting, restarts, tables, feeds, threads, payloads and schemas, and
+//! memory per topic.
 //!
 //! # Example
 //!

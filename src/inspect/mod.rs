@@ -58,7 +58,7 @@ pub struct TopicReport {
     pub sequence: Sequence,
     /// Facts that depend on the kind. For a state `newest_len`, the length of its newest value; for a log `first_sequence`, that
     /// of the oldest record, or one more than the newest if it is empty, and `held_len`, the bytes of the records with their
-    /// headers. Serialised as fields of the report.
+    /// headers; for a table `keys`, their number. Serialised as fields of the report.
     #[serde(flatten, serialize_with = "as_fields")]
     pub held: Vec<Fact>,
     /// When its newest value was published, nanoseconds since the Unix epoch; `None` for never.
@@ -108,7 +108,8 @@ pub struct GeometryReport {
     /// The whole region, bytes.
     pub region_len: usize,
     /// Facts that depend on the kind. For a state `slot_count` and `slot_len`, the bytes from one slot to the next; for a log
-    /// `ring_len`, `segment_count` and `segment_len`. Serialised as fields of the report.
+    /// `ring_len`, `segment_count` and `segment_len`; for a table `capacity`, `key_len_max`, and `slot_len`, the bytes from one slot to
+    /// the next. Serialised as fields of the report.
     #[serde(flatten, serialize_with = "as_fields")]
     pub parts: Vec<Fact>,
 }

@@ -51,10 +51,14 @@ use crate::limits;
 
 /// One process's end of a fabric: publishes topics, subscribes to those of others.
 ///
+/// A node publishes and subscribes to states ([publisher](Self::state_publisher), [subscriber](Self::state_subscriber)), logs
+/// ([publisher](Self::log_publisher), [subscriber](Self::log_subscriber)), tables ([publisher](Self::table_publisher),
+/// [subscriber](Self::table_subscriber)) and feeds ([publisher](Self::feed_publisher), [subscriber](Self::feed_subscriber)).
+///
 /// A node with a name can be found, and subscribed to; one without subscribes to others, and [dials](Self::dial_subscriber)
 /// subscribers that listen for its topics ([states](Self::state_listener), [logs](Self::log_listener),
-/// [tables](Self::table_listener)). Publishers, subscribers and
-/// listeners keep their node alive, so the `Node` may be dropped first. Cheap to clone.
+/// [tables](Self::table_listener)). Publishers, subscribers and listeners keep their node alive, so the `Node` may be dropped first.
+/// Cheap to clone.
 ///
 /// Dropping the last handle ([`Node`], publisher, subscriber or listener) stops the node: it joins the node's thread and may block
 /// for up to 250 ms while peers end their sessions. Over RDMA it may take a second more if a peer does not receive what was sent.

@@ -31,8 +31,8 @@ impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
     }
 
     /// Sets the longest payload, in bytes of its encoded form; up to [`limits::PAYLOAD_LEN_MAX`](crate::limits::PAYLOAD_LEN_MAX).
-    /// The default is the length of a fixed-length type, otherwise 4 KiB. Each slot of a state reserves this much; a record of a
-    /// log takes only its own length.
+    /// The default is the length of a fixed-length type, otherwise 4 KiB. Each slot of a state or a table reserves this much; a
+    /// record of a log takes only its own length. A payload of a table is a key and its value, and one byte between them.
     pub fn payload_len_max(self, payload_len_max: usize) -> Self {
         Self { payload_len_max, ..self }
     }

@@ -25,8 +25,9 @@ pub(super) struct Terms<O> {
 
 /// Sets up a subscriber `S`, at a [`Target`].
 ///
-/// [`Node::state_subscriber`], [`Node::log_subscriber`] and [`Node::any_subscriber`] begin one. A [`ListenerBuilder`] has the same
-/// settings. Settings of one kind are available only to subscribers of that kind.
+/// [`Node::state_subscriber`], [`Node::log_subscriber`], [`Node::table_subscriber`] and [`Node::any_subscriber`] begin one. A
+/// [`ListenerBuilder`] has the same settings, and a [`FeedSubscriberBuilder`](crate::FeedSubscriberBuilder) those that apply to a
+/// feed. Settings of one kind are available only to subscribers of that kind.
 ///
 /// Send and Sync.
 #[must_use = "a builder does nothing until it is opened"]
@@ -100,8 +101,8 @@ impl<'a, S: Subscribed, P> SubscriberBuilder<'a, S, P> {
     }
 
     /// Sets the largest repository to map and the largest landing region to allocate, in bytes; by default
-    /// [`limits::SUBSCRIBED_LEN_MAX_DEFAULT`]. The publisher's slots and largest payload, or the capacity of its log, determine
-    /// the size.
+    /// [`limits::SUBSCRIBED_LEN_MAX_DEFAULT`]. The publisher's slots and largest payload, or the capacity of its log or table,
+    /// determine the size.
     pub fn region_len_max(mut self, region_len_max: usize) -> Self {
         self.terms.region_len_max = region_len_max;
         self

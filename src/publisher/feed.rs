@@ -105,7 +105,7 @@ where
         (self.log, self.table)
     }
 
-    /// Begins an event.
+    /// Begins an event. The time of this call is the publish time of its records and values.
     pub fn event(&mut self) -> EventBuilder<'_, K, R, V> {
         // An event that was forgotten instead of dropped.
         if !self.lens.is_empty() {

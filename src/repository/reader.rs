@@ -235,7 +235,7 @@ pub(crate) enum LossReason {
 pub struct SubscriberStats {
     /// Values received.
     pub received: u64,
-    /// Values of a state topic that were replaced, or gone with their topic, before this subscriber read them.
+    /// Values of a state topic, or of keys of a table, that were replaced, or gone with their topic, before this subscriber read them.
     pub conflated: u64,
     /// Records of a log that the publisher overwrote before they were read.
     pub lapped: u64,

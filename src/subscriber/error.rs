@@ -94,8 +94,9 @@ pub enum ReceiveError {
         /// Their number.
         count: u64,
     },
-    /// Values of a feed's keys are damaged in its table, so that they could not be received in place of records. Reported once for a
-    /// cut. Keys that are known of them are suspect; the next record of each repairs it.
+    /// Values of a feed's keys are damaged in its table, so that they could not be received in place of records. Reported after the
+    /// values that were read together with them. Those of their keys that the subscriber knows stay suspect until the publisher
+    /// updates them.
     #[error(
         "{count} values are damaged: their keys are incomplete until their next records; if this happens again, check the \
          publisher's program and its host's memory"

@@ -33,16 +33,17 @@ const SKIPPED_MAX: usize = 4096;
 /// [`Self::event_timeout`] whole events. All keys are received unless the subscriber asks for some, at any time: by
 /// [key](Self::only_keys), [prefix](Self::only_prefix), [pattern](Self::only_glob) or [predicate](Self::only).
 ///
-/// The first updates are values ([`FeedUpdate::Value`]), the same for a subscriber that was there before the first event and one
-/// that joins late: both continue with records from the same event on.
+/// The subscriber joins the feed with its first receive. It begins with the values ([`FeedUpdate::Value`]) of the keys that the feed
+/// has by then, all as of one event, and continues with the records of the next event. So a program that joins late, and one that
+/// joins before the first event, receive in the same way.
 ///
 /// # Losses
 ///
-/// A subscriber that is too slow loses records, which is reported once ([`ReceiveError::Lapped`]). A loss spoils only the keys that it
-/// touched: further records of other keys are received without a gap. Those of the keys that it touched are left out until their
-/// values are received in place of them. Until then [`Self::suspects`] has them, from the moment at which the subscriber
-/// knows: when it has read the table, or at the key's next record. Repeated losses end only if the subscriber keeps up on average;
-/// one that does not should receive values instead, at its own pace, with
+/// A subscriber that is too slow loses records, which is reported once ([`ReceiveError::Lapped`]). A loss affects only the keys of
+/// the lost records: the records of all other keys are received without a gap. Those of the keys that lost some are left out until
+/// their values are received in place of them. Until then [`Self::suspects`] has these keys, from the moment at which the
+/// subscriber knows: when it has read the table, which the next receive does, or at the key's next record. Repeated losses end only
+/// if the subscriber keeps up on average; one that does not should receive values instead, at its own pace, with
 /// [`conflate`](crate::FeedSubscriberBuilder::conflate).
 ///
 /// ```
@@ -74,9 +75,9 @@ const SKIPPED_MAX: usize = 4096;
 ///
 /// # Cost
 ///
-/// A record costs a receive of a log, and a look into a map of the keys that the subscriber wants. The map and the cut are the only
-/// memory that grows: with the number of wanted keys. After a loss, and when the interest changes, the subscriber reads the
-/// entries of the wanted keys; that takes several round trips over a wire.
+/// A record costs a receive of a log, and a lookup in a map of the keys that the subscriber wants. The map and the values read from
+/// the table are the only memory that grows: with the number of wanted keys. At first, after a loss, and when the interest changes,
+/// the subscriber reads the entries of the wanted keys; that takes several round trips over a wire.
 ///
 /// Send, not Sync: it may be sent to another thread, and receives on one at a time.
 ///
@@ -137,7 +138,11 @@ where
         Self { table, way, interest: None, updates, event, failure: None, has_more: false }
     }
 
-    /// Receives the next update, if there is one. Does not wait, except for the table after a loss, over a wire.
+    /// Receives the next update, if there is one. Does not wait, except over a wire for the table: at first, after a loss, and when
+    /// the interest changes.
+    ///
+    /// Also returns `None` when it has left out 4,096 records, for example of keys that are not wanted: there may be more, for the
+    /// next call. [`Self::update_timeout`] continues by itself.
     ///
     /// Allocates what decoding does, for keys that are received for the first time, and after a loss.
     ///
@@ -167,8 +172,8 @@ where
         self.wait_for(timeout, Self::try_update)
     }
 
-    /// Receives the next event, if all of it is available. Of an event that is cut short by a loss it returns the part that was
-    /// received, and then the error. Allocates the list of the event's updates.
+    /// Receives the next event, if all of it is available; `None` also as [`Self::try_update`] does. Of an event that is cut short
+    /// by a loss it returns the part that was received, and then the error. Allocates the list of the event's updates.
     ///
     /// Updates of an event that [`Self::try_update`] has begun to receive are not part of it.
     ///
@@ -278,8 +283,10 @@ where
         }
     }
 
-    /// Returns the keys that are known to lack records, until their values are received. For a conflated subscriber those whose
-    /// values are damaged in the publisher's memory. Allocates.
+    /// Returns the keys that are known to lack records, until their values are received. After an error that reports a loss, the keys
+    /// that it affects are known once the next receive has read the table. A key whose removal was lost is not among them: it is
+    /// received as removed. For a conflated subscriber these are the keys whose values are damaged in the publisher's memory.
+    /// Allocates.
     pub fn suspects(&self) -> Vec<K> {
         match &self.way {
             Way::Records(records) => records.suspects(),

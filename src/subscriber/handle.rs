@@ -12,8 +12,8 @@ use crate::notice::NoticeCounts;
 use crate::payload::{Decoded, Payload, Raw, Schema};
 use crate::repository::{Reader, SubscriberStats};
 
-/// A subscriber of a topic of one kind: a [`StateSubscriber`](crate::StateSubscriber) or a
-/// [`LogSubscriber`](crate::LogSubscriber).
+/// A subscriber of a topic of one kind: a [`StateSubscriber`](crate::StateSubscriber), a [`LogSubscriber`](crate::LogSubscriber) or a
+/// [`TableSubscriber`](crate::TableSubscriber).
 ///
 /// A receive neither allocates (beyond what decoding the value does), nor locks, nor calls the operating system
 /// on the `shm` fabric. What it returns was copied to private memory and checked there.
@@ -36,7 +36,8 @@ pub struct Samples<'a, K: TopicKind, T: Payload> {
     is_over: bool,
 }
 
-/// A kind of topic: [`StateTopic`](crate::StateTopic) or [`LogTopic`](crate::LogTopic). This trait is sealed.
+/// A kind of topic: [`StateTopic`](crate::StateTopic), [`LogTopic`](crate::LogTopic) or [`TableTopic`](crate::TableTopic). This trait
+/// is sealed.
 #[expect(private_bounds, reason = "the trait is sealed by it")]
 pub trait TopicKind: Readable {}
 
@@ -46,8 +47,8 @@ pub(crate) trait Readable {
     type Reader: Reader;
 }
 
-/// A subscriber: [`StateSubscriber`](crate::StateSubscriber), [`LogSubscriber`](crate::LogSubscriber) or
-/// [`AnySubscriber`](crate::AnySubscriber). This trait is sealed.
+/// A subscriber of one topic: [`StateSubscriber`](crate::StateSubscriber), [`LogSubscriber`](crate::LogSubscriber),
+/// [`TableSubscriber`](crate::TableSubscriber) or [`AnySubscriber`](crate::AnySubscriber). This trait is sealed.
 #[expect(private_bounds, reason = "the trait is sealed by it")]
 pub trait Subscribed: SubscriberHandle {}
 
@@ -72,8 +73,8 @@ pub(crate) trait SubscriberHandle: Sized {
 }
 
 impl<K: TopicKind, T: Payload> Subscriber<K, T> {
-    /// Receives the next value, if there is one: the newest value of a state topic, if not received yet, or the next record of a
-    /// log. Does not block.
+    /// Receives the next value, if there is one: the newest value of a state topic, if not received yet, the next record of a log,
+    /// or the next change of a table. Does not block.
     ///
     /// # Errors
     ///

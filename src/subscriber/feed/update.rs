@@ -62,11 +62,12 @@ pub struct ValueUpdate<K, V> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FeedEvent<K, R, V> {
-    /// The event: the sequence of its last record, wanted or not. Of values, the newest event that they include.
+    /// The event: the sequence of its last record, wanted or not. Of values, the newest event that they include; after a loss, the
+    /// records of this event come before them.
     pub sequence: Sequence,
     /// What the subscriber wants of it, in order.
     pub updates: Vec<FeedUpdate<K, R, V>>,
-    /// Nothing that the subscriber wants of it is missing. A part was lost otherwise; the values of its keys follow.
+    /// Nothing that the subscriber wants of it is missing. Otherwise records were lost or left out; the values of their keys follow.
     pub is_whole: bool,
 }
 

@@ -358,8 +358,6 @@ impl Follower {
     fn end(&mut self, world: &World, source: &Source) -> ReceiveError {
         let end = (0..TURNS).find_map(|_| {
             world.turn();
-            // A read of the log's index that is torn puts a subscriber one round back, which it notices only after a while.
-            world.network.clock().advance(limits::DAMAGE_SETTLED_NS / 1000);
             self.take(source).err()
         });
         end.expect("an end, sooner or later")

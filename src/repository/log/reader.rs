@@ -92,6 +92,8 @@ struct LogFetching {
     predicted: usize,
     /// The last fetched frame was invalid: find out where to continue.
     is_astray: bool,
+    /// The position is from the index, and no later hot line has shown that it was not given up meanwhile.
+    is_unconfirmed: bool,
 }
 
 /// Inline frames since the repository was last read.

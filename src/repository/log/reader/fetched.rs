@@ -8,7 +8,7 @@
 //! Beyond the end, a reader that keeps up fetches the space of the next record together with the hot line: if the
 //! record exists, that was one round trip; if not, nothing is wrong.
 
-use super::{HELD_FROM, LogReader, Parsed, Purpose};
+use super::{HELD_FROM, LogReader, Parsed, Purpose, entries};
 use crate::layout::header::HOT_OFFSET;
 use crate::layout::log::{HOT_END, RING_OFFSET};
 use crate::layout::{ByteRange, WORD};
@@ -36,7 +36,7 @@ impl LogReader {
         let room = (self.buffer.len() - HELD_FROM - (self.until - self.from)) * WORD;
         let len = wanted.min(limits::LOG_FETCH_LEN).min(room).min(self.geometry.rest(from));
         let frames = ByteRange { offset: self.geometry.offset(from), len: len / WORD * WORD };
-        let has_hot_line = known <= len;
+        let has_hot_line = known <= len || self.fetching.is_unconfirmed;
         let ranges = match (frames.len > 0, has_hot_line) {
             (true, true) => [frames, HOT_LINE],
             (true, false) => [frames, NOTHING],
@@ -64,6 +64,11 @@ impl LogReader {
         let known = self.fetching.end;
         if has_hot_line {
             self.fetching.end = known.max(mirror.load(HOT_END));
+        }
+        if has_hot_line && self.fetching.is_unconfirmed {
+            // The index may be from before the frames were overwritten: their sequences would be right, but not their positions.
+            self.fetching.is_astray |= self.was_given_up(mirror);
+            self.fetching.is_unconfirmed = self.fetching.is_astray;
         }
         let frames = fetched.ranges[0];
         // The reader has moved elsewhere meanwhile.
@@ -145,17 +150,22 @@ impl LogReader {
         self.fetching.end = self.fetching.end.max(mirror.load(HOT_END));
         self.fetching.is_astray = false;
         if let Some(start) = self.start.take() {
-            return self.begin(mirror, start);
-        }
-        if self.was_given_up(mirror) {
-            return self.resume(mirror, LossReason::Lapped);
-        }
-        if self.is_settled() {
+            self.begin(mirror, start);
+        } else if self.was_given_up(mirror) {
+            self.resume(mirror, LossReason::Lapped);
+        } else if self.is_settled() {
             // It was checked again, and shows no record.
-            return self.resume(mirror, LossReason::Damaged);
+            self.resume(mirror, LossReason::Damaged);
+        } else {
+            // The rest of it may be on its way.
+            self.has_settled(self.fetching.end, now_ns, limits::DAMAGE_SETTLED_NS);
+            if !self.fetching.is_unconfirmed {
+                return;
+            }
         }
-        // The rest of it may be on its way.
-        self.has_settled(self.fetching.end, now_ns, limits::DAMAGE_SETTLED_NS);
+        let place = entries(&self.geometry, mirror).find(|place| place.position == self.position);
+        self.at = place.map(|place| place.sequence);
+        self.fetching.is_unconfirmed = true;
     }
 
     /// Whether the next frame is known to stay invalid.

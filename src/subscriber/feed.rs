@@ -16,6 +16,7 @@ use self::conflated::Conflated;
 use self::records::Records;
 use self::update::{Advance, EventEnd, Step, Updates};
 pub use self::update::{FeedEvent, FeedUpdate, RecordUpdate, ValueUpdate};
+use super::subscription::PAUSE;
 use super::table::{TableSubscriber, matches};
 use super::{LogSubscriber, NoticePath, ReceiveError, Sample};
 use crate::clock::saturate;
@@ -23,9 +24,6 @@ use crate::fabric::FabricError;
 use crate::id::{Delivery, Epoch, Sequence, TopicName};
 use crate::repository::SubscriberStats;
 use crate::repository::feed::FeedRecord;
-
-/// Records that a call leaves out before it returns.
-const SKIPPED_MAX: usize = 4096;
 
 /// Receives the events of a feed: at first the value of each key as of one event, and then every record published after it.
 ///
@@ -97,8 +95,6 @@ where
     event: Vec<FeedUpdate<K, R, V>>,
     /// Reported after a part of that event.
     failure: Option<ReceiveError>,
-    /// The last call has left records out, and there may be more.
-    has_more: bool,
 }
 
 /// Whether a key is wanted.
@@ -135,14 +131,11 @@ where
 
     fn new(table: TableSubscriber<K, V>, way: Way<K, R, V>) -> Self {
         let (updates, event) = (Updates::default(), Vec::new());
-        Self { table, way, interest: None, updates, event, failure: None, has_more: false }
+        Self { table, way, interest: None, updates, event, failure: None }
     }
 
     /// Receives the next update, if there is one. Does not wait, except over a wire for the table: at first, after a loss, and when
     /// the interest changes.
-    ///
-    /// Also returns `None` when it has left out 4,096 records, for example of keys that are not wanted: there may be more, for the
-    /// next call. [`Self::update_timeout`] continues by itself.
     ///
     /// Allocates what decoding does, for keys that are received for the first time, and after a loss.
     ///
@@ -294,6 +287,12 @@ where
         }
     }
 
+    /// Returns whether records of some keys may be missing, and values in place of them are still to come: before the first values,
+    /// after a loss, and after the interest has changed. False for a conflated subscriber.
+    pub fn is_recovering(&self) -> bool {
+        matches!(&self.way, Way::Records(records) if records.is_recovering())
+    }
+
     /// Returns the sequence of the last record that was received, reported lost, or left out. For a conflated subscriber, of the
     /// last event that it has read.
     pub fn last(&self) -> Sequence {
@@ -336,9 +335,8 @@ where
 
     /// Takes the next step.
     fn next(&mut self) -> Result<Option<Step<K, R, V>>, ReceiveError> {
-        let Self { table, way, interest, updates, has_more, .. } = self;
-        *has_more = false;
-        for _ in 0..SKIPPED_MAX {
+        let Self { table, way, interest, updates, .. } = self;
+        loop {
             if let Some(next) = updates.next()? {
                 return Ok(Some(next));
             }
@@ -355,8 +353,6 @@ where
                 Advance::Nothing => return updates.next(),
             }
         }
-        *has_more = true;
-        Ok(None)
     }
 
     /// Repeats a poll until it returns something, for up to `timeout`.
@@ -377,9 +373,7 @@ where
             if !is_nothing(&outcome) || waited_ns >= saturate(timeout) {
                 return outcome;
             }
-            if !self.has_more {
-                self.wait(waited_ns, timeout)?;
-            }
+            self.wait(waited_ns, timeout)?;
             outcome = poll(self);
         }
     }
@@ -387,6 +381,11 @@ where
     /// Waits before the next poll.
     fn wait(&mut self, waited_ns: u64, timeout: Duration) -> Result<(), FabricError> {
         match &mut self.way {
+            // The table's landing region is behind: nothing notifies of it.
+            Way::Records(records) if records.is_cut_due() => {
+                self.table.core.subscription.clock.pause(PAUSE.min(timeout));
+                Ok(())
+            }
             Way::Records(records) => records.log.core.wait(waited_ns, timeout),
             Way::Conflated(conflated) => match conflated.rest_ns() {
                 0 => self.table.core.wait(waited_ns, timeout),

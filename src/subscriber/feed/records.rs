@@ -89,6 +89,16 @@ where
         self.keys.suspects()
     }
 
+    /// Returns whether the table has to be read.
+    pub(super) fn is_cut_due(&self) -> bool {
+        matches!(self.cut, Cut::Due { .. })
+    }
+
+    /// Returns whether the log and the table have to be compared.
+    pub(super) fn is_recovering(&self) -> bool {
+        !matches!(self.cut, Cut::None)
+    }
+
     /// Has the values received of the keys that lack records, and forgets the other ones.
     pub(super) fn change_interest(&mut self, is_wanted: impl Fn(&K) -> bool) {
         self.keys.retain(is_wanted);

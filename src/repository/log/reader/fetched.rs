@@ -159,13 +159,10 @@ impl LogReader {
         } else {
             // The rest of it may be on its way.
             self.has_settled(self.fetching.end, now_ns, limits::DAMAGE_SETTLED_NS);
-            if !self.fetching.is_unconfirmed {
-                return;
-            }
         }
+        // The words of an entry may be of different times, too: then its frame is invalid, and the entry is read again.
         let place = entries(&self.geometry, mirror).find(|place| place.position == self.position);
-        self.at = place.map(|place| place.sequence);
-        self.fetching.is_unconfirmed = true;
+        (self.at, self.fetching.is_unconfirmed) = (place.map(|place| place.sequence).or(self.at), true);
     }
 
     /// Whether the next frame is known to stay invalid.

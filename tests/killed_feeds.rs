@@ -55,7 +55,7 @@ fn subscribers_of_killed_publishers_end_with_an_event(delivery: Delivery) {
             match replica.follow(&mut subscriber) {
                 Ok(_) => false,
                 // It died while it wrote an entry.
-                Err(ReceiveError::DamagedValues { count }) => {
+                Err(ReceiveError::UnreadableValues { count }) => {
                     damaged += count;
                     false
                 }

@@ -242,7 +242,7 @@ const FRAMES_MIN: usize = 4;
 
 /// The length of a frame, bytes.
 #[inline]
-pub(crate) fn frame_len(payload_len: usize) -> usize {
+pub(crate) const fn frame_len(payload_len: usize) -> usize {
     HEADER_LEN + payload_len.next_multiple_of(WORD)
 }
 

@@ -222,7 +222,7 @@ where
         let terms = Terms { notices: interval.is_some() && terms.notices, ..terms };
         let open_table = || open_one::<TableSubscriber<K, V>, _>(node, &table, terms, &samples);
         if let Some(interval) = interval {
-            return Ok(FeedSubscriber::of_values(open_table()?, interval));
+            return Ok(FeedSubscriber::of_values(log.topic, open_table()?, interval));
         }
         for _ in 0..ATTEMPTS_MAX {
             // The log first: it has every record after the cut that the table is read for.
@@ -230,7 +230,7 @@ where
             let values = open_table()?;
             // Otherwise the publisher was replaced meanwhile.
             if records.epoch() == values.epoch() {
-                return Ok(FeedSubscriber::of_records(records, values));
+                return Ok(FeedSubscriber::of_records(log.topic, records, values));
             }
         }
         Err(SubscriberError::Unfit { target: log, source: GrantError::Incarnation })

@@ -11,7 +11,10 @@ use crate::repository::TooLong;
 #[non_exhaustive]
 pub enum PublishError {
     /// The value is longer than the topic's declared maximum.
-    #[error("a value of {len} bytes is over this topic's maximum of {max}: declare a larger payload_len_max")]
+    #[error(
+        "a value of {len} bytes is over this topic's maximum of {max}: declare a larger payload_len_max (of a feed, \
+         record_len_max or value_len_max)"
+    )]
     TooLong {
         /// Its length, bytes, if known; a lower bound otherwise.
         len: usize,
@@ -40,6 +43,12 @@ pub enum PublishError {
     /// The feed has no value of the key, which only an update adds.
     #[error("the feed has no value of this key: give it one with update, instead of record or remove")]
     UnknownKey,
+    /// The value of the key is damaged in the feed's memory, so that a record cannot leave it as it is.
+    #[error(
+        "the value of this key is damaged in this process's memory: give it a value with update, and check the program and the host's \
+         memory"
+    )]
+    DamagedValue,
     /// The records of the event take more than a quarter of the ring of the feed's log.
     #[error(
         "an event of {len} bytes is over this feed's maximum of {max}: declare a larger log_capacity, or split the event"
@@ -65,6 +74,7 @@ impl PublishError {
             Self::KeyTooLong { .. } => "key too long",
             Self::Full { .. } => "table full",
             Self::UnknownKey => "unknown key",
+            Self::DamagedValue => "damaged value",
             Self::EventTooLong { .. } => "event too long",
             Self::Encode(_) => "value not encodable",
             Self::NodeFailed => "node failed",

@@ -24,7 +24,7 @@ const EVENT_PARTS: usize = 4;
 /// A feed occupies two topics of its node: the log has the feed's name, and the table that name and `/table`. Both can be
 /// subscribed to as such, for example by a program that wants quotes only.
 ///
-/// Publishing neither allocates (unless an event has more bytes than any before), nor locks, nor calls the operating system on the
+/// Publishing neither allocates (unless an event has more bytes or records than any before), nor locks, nor calls the operating system on the
 /// `shm` fabric, with the exceptions that [`Publisher`](crate::Publisher) lists. Dropping the publisher ends both topics.
 ///
 /// ```
@@ -99,12 +99,6 @@ where
         Self { log, table, schema, records: Vec::new(), lens: Vec::new(), event_len: 0 }
     }
 
-    /// Returns its log and its table.
-    #[cfg(test)]
-    pub(crate) fn into_parts(self) -> (LogPublisher<FeedRecord<K, R>>, TablePublisher<K, V>) {
-        (self.log, self.table)
-    }
-
     /// Begins an event. The time of this call is the publish time of its records and values.
     pub fn event(&mut self) -> EventBuilder<'_, K, R, V> {
         // An event that was forgotten instead of dropped.
@@ -143,6 +137,19 @@ where
     /// Returns the sequence of the newest event; [`Sequence::NONE`] before the first.
     pub fn newest(&self) -> Sequence {
         self.log.newest()
+    }
+
+    /// Returns whether the feed has this key. The event that is being built counts.
+    ///
+    /// # Errors
+    ///
+    /// [`PublishError::Encode`] when the type of the key fails to encode.
+    pub fn contains<Q>(&mut self, key: &Q) -> Result<bool, PublishError>
+    where
+        Q: Serialize + ?Sized,
+        K: Borrow<Q>,
+    {
+        self.table.contains(key)
     }
 
     /// Returns the number of keys. Those of the event that is being built count.
@@ -235,7 +242,10 @@ where
                     Ok((key_len, table::encode_value(writer, key_len, *value, value_schema)?))
                 })?;
             }
-            Effect::Keep => _ = table.writer.stage_again(key_len, now_ns),
+            Effect::Keep if !table.writer.stage_again(key_len, now_ns) => {
+                return Err(PublishError::DamagedValue);
+            }
+            Effect::Keep => {}
             Effect::Remove => _ = table.writer.stage_removal(key_len, now_ns),
         }
         records.extend_from_slice(log.writer.held().split_at(len).0);
@@ -356,6 +366,20 @@ where
     fn drop(&mut self) {
         if !self.is_empty() {
             self.feed.discard();
+        }
+    }
+}
+
+impl<K, R, V> Drop for FeedPublisher<K, R, V>
+where
+    K: Serialize + DeserializeOwned + Send + 'static,
+    R: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+    fn drop(&mut self) {
+        // An event that was forgotten: the table would commit what is staged.
+        if !self.lens.is_empty() {
+            self.discard();
         }
     }
 }

@@ -75,7 +75,8 @@ pub enum ReceiveError {
     },
     /// The publisher overwrote records of a log before this subscriber read them. The next call continues after them.
     #[error(
-        "{count} records from {first_lost} on were overwritten before they were read: read faster, or publish with a larger capacity"
+        "{count} records from {first_lost} on were overwritten before they were read: read faster, or publish with a larger capacity (of a \
+         feed, log_capacity)"
     )]
     Lapped {
         /// The first of them.
@@ -94,14 +95,14 @@ pub enum ReceiveError {
         /// Their number.
         count: u64,
     },
-    /// Values of a feed's keys are damaged in its table, so that they could not be received in place of records. Reported after the
-    /// values that were read together with them. Those of their keys that the subscriber knows stay suspect until the publisher
-    /// updates them.
+    /// Values of a feed could not be received in place of records: they are damaged in the publisher's memory, for example because it
+    /// died while it wrote them, or are not values of the type. Reported once for a cut. Those of their keys that are known are
+    /// suspect; the next record of such a key has its value read again.
     #[error(
-        "{count} values are damaged: their keys are incomplete until their next records; if this happens again, check the \
-         publisher's program and its host's memory"
+        "{count} values of the feed are damaged, or not of this type, and are left out: if the publisher is alive, check its program and \
+         its host's memory"
     )]
-    DamagedValues {
+    UnreadableValues {
         /// Their number.
         count: usize,
     },
@@ -150,6 +151,14 @@ pub enum ReceiveError {
     /// The fabric failed.
     #[error(transparent)]
     Fabric(#[from] FabricError),
+}
+
+impl ReceiveError {
+    /// Returns whether it has skipped one value, so that others may follow at once.
+    pub(super) fn is_about_a_value(&self) -> bool {
+        use ReceiveError::{BrokenStamps, Damaged, Decode, ImpossibleLen};
+        matches!(self, BrokenStamps { .. } | Damaged { .. } | Decode { .. } | ImpossibleLen { .. })
+    }
 }
 
 impl From<ReadFailure> for ReceiveError {

@@ -22,8 +22,12 @@ use super::{LogSubscriber, NoticePath, ReceiveError, Sample};
 use crate::clock::saturate;
 use crate::fabric::FabricError;
 use crate::id::{Delivery, Epoch, Sequence, TopicName};
+use crate::layout::log::frame_len;
 use crate::repository::SubscriberStats;
-use crate::repository::feed::FeedRecord;
+use crate::repository::feed::{FeedRecord, RECORD_HEAD_LEN};
+
+/// The least that a record takes in the ring of a log, bytes: its frame's header, and the head of the record.
+const RECORD_LEN_MIN: usize = frame_len(RECORD_HEAD_LEN);
 
 /// Receives the events of a feed: at first the value of each key as of one event, and then every record published after it.
 ///
@@ -86,6 +90,7 @@ where
     R: Serialize + DeserializeOwned + Send + 'static,
     V: Serialize + DeserializeOwned + Send + 'static,
 {
+    topic: TopicName,
     table: TableSubscriber<K, V>,
     way: Way<K, R, V>,
     /// All keys by default.
@@ -93,6 +98,10 @@ where
     updates: Updates<K, R, V>,
     /// The updates of the event that is received as a whole.
     event: Vec<FeedUpdate<K, R, V>>,
+    /// The most updates of an event: as many records as fit into its part of the ring, or the values of all keys.
+    event_len_max: usize,
+    /// Updates of the current event were received one by one.
+    is_begun: bool,
     /// Reported after a part of that event.
     failure: Option<ReceiveError>,
 }
@@ -118,20 +127,36 @@ where
     V: Serialize + DeserializeOwned + Send + 'static,
 {
     /// Creates a subscriber of all records. The log was opened first.
-    pub(crate) fn of_records(log: LogSubscriber<FeedRecord<K, R>>, table: TableSubscriber<K, V>) -> Self {
+    pub(crate) fn of_records(
+        topic: TopicName,
+        log: LogSubscriber<FeedRecord<K, R>>,
+        table: TableSubscriber<K, V>,
+    ) -> Self {
+        let records_max = log.core.subscription.granted.geometry.region_len() / RECORD_LEN_MIN;
         let records = Records::new(log, table.core.reader.geometry().capacity());
-        Self::new(table, Way::Records(Box::new(records)))
+        Self::new(topic, table, Way::Records(Box::new(records)), records_max)
     }
 
     /// Creates a subscriber of values, once in this interval.
-    pub(crate) fn of_values(table: TableSubscriber<K, V>, interval: Duration) -> Self {
+    pub(crate) fn of_values(topic: TopicName, table: TableSubscriber<K, V>, interval: Duration) -> Self {
         let clock = Arc::clone(&table.core.subscription.clock);
-        Self::new(table, Way::Conflated(Conflated::new(saturate(interval), clock)))
+        Self::new(topic, table, Way::Conflated(Conflated::new(saturate(interval), clock)), 0)
     }
 
-    fn new(table: TableSubscriber<K, V>, way: Way<K, R, V>) -> Self {
-        let (updates, event) = (Updates::default(), Vec::new());
-        Self { table, way, interest: None, updates, event, failure: None }
+    fn new(topic: TopicName, table: TableSubscriber<K, V>, way: Way<K, R, V>, records_max: usize) -> Self {
+        // A key may be removed and added again in one reading.
+        let event_len_max = records_max.max(2 * table.core.reader.geometry().capacity());
+        Self {
+            topic,
+            table,
+            way,
+            interest: None,
+            updates: Updates::default(),
+            event: Vec::new(),
+            event_len_max,
+            is_begun: false,
+            failure: None,
+        }
     }
 
     /// Receives the next update, if there is one. Does not wait, except over a wire for the table: at first, after a loss, and when
@@ -146,9 +171,18 @@ where
     /// [`limits::ANSWER_DEADLINE_NS`](crate::limits::ANSWER_DEADLINE_NS); the next call tries again. After
     /// [`ReceiveError::Ended`] and [`ReceiveError::Gone`], [`Self::suspects`] has the keys that could not be completed.
     pub fn try_update(&mut self) -> Result<Option<FeedUpdate<K, R, V>>, ReceiveError> {
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        if !self.event.is_empty() {
+            self.updates.put_back(std::mem::take(&mut self.event));
+        }
         loop {
             match self.next()? {
-                Some(Step::Update(update)) => return Ok(Some(update)),
+                Some(Step::Update(update)) => {
+                    self.is_begun = !update.ends_event();
+                    return Ok(Some(update));
+                }
                 Some(Step::End(_)) => {}
                 None => return Ok(None),
             }
@@ -178,27 +212,36 @@ where
             return Err(failure);
         }
         loop {
-            let next = self.next();
-            match next {
+            match self.next() {
                 Ok(None) => return Ok(None),
-                Ok(Some(Step::Update(update))) => self.event.push(update),
-                Ok(Some(Step::End(_))) if self.event.is_empty() => {}
-                Ok(Some(Step::End(EventEnd { sequence, is_whole }))) => {
-                    let updates = std::mem::take(&mut self.event);
-                    return Ok(Some(FeedEvent { sequence, updates, is_whole }));
+                Ok(Some(Step::Update(update))) => {
+                    self.event.push(update);
+                    // No publisher of a feed has so long events.
+                    if self.event.len() > self.event_len_max {
+                        return Ok(self.take_part());
+                    }
                 }
-                Err(ReceiveError::Contended { attempts }) => {
-                    return Err(ReceiveError::Contended { attempts });
+                Ok(Some(Step::End(EventEnd { sequence, is_whole }))) => {
+                    let is_whole = is_whole && !std::mem::take(&mut self.is_begun);
+                    if !self.event.is_empty() {
+                        let updates = std::mem::take(&mut self.event);
+                        return Ok(Some(FeedEvent { sequence, updates, is_whole }));
+                    }
                 }
                 Err(failure) => {
-                    let updates = std::mem::take(&mut self.event);
-                    let Some(last) = updates.last() else { return Err(failure) };
-                    let sequence = last.meta().sequence;
+                    let Some(part) = self.take_part() else { return Err(failure) };
                     self.failure = Some(failure);
-                    return Ok(Some(FeedEvent { sequence, updates, is_whole: false }));
+                    return Ok(Some(part));
                 }
             }
         }
+    }
+
+    /// Takes the part of an event that was received.
+    fn take_part(&mut self) -> Option<FeedEvent<K, R, V>> {
+        let updates = std::mem::take(&mut self.event);
+        let sequence = updates.last()?.meta().sequence;
+        Some(FeedEvent { sequence, updates, is_whole: false })
     }
 
     /// Receives the next event, waiting up to `timeout`; `None` when it expires.
@@ -238,6 +281,8 @@ where
     /// each entry that is read.
     pub fn only(&mut self, wants: impl Fn(&K) -> bool + Send + Sync + 'static) {
         let wants: Interest<K> = Arc::new(wants);
+        // First: if the predicate panics, records and table still agree on it.
+        self.interest = Some(Arc::clone(&wants));
         let of_table = Arc::clone(&wants);
         self.table.only(move |key| of_table(key));
         self.updates.retain(|key| wants(key));
@@ -245,7 +290,6 @@ where
         if let Way::Records(records) = &mut self.way {
             records.change_interest(|key| wants(key));
         }
-        self.interest = Some(wants);
     }
 
     /// Receives only the keys that begin with this text, from now on: see [`Self::only_keys`].
@@ -318,6 +362,11 @@ where
         }
     }
 
+    /// Returns the name of the feed.
+    pub fn topic(&self) -> &TopicName {
+        &self.topic
+    }
+
     /// Returns the name of the feed's table.
     pub fn table_topic(&self) -> &TopicName {
         self.table.topic()
@@ -362,15 +411,14 @@ where
         mut poll: impl FnMut(&mut Self) -> Result<Option<T>, ReceiveError>,
     ) -> Result<Option<T>, ReceiveError> {
         let mut outcome = poll(self);
-        let is_nothing = |outcome: &_| matches!(outcome, Ok(None) | Err(ReceiveError::Contended { .. }));
-        if !is_nothing(&outcome) {
+        if !matches!(outcome, Ok(None)) {
             return outcome;
         }
         let clock = Arc::clone(&self.table.core.subscription.clock);
         let began_ns = clock.monotonic_ns();
         loop {
             let waited_ns = clock.monotonic_ns().saturating_sub(began_ns);
-            if !is_nothing(&outcome) || waited_ns >= saturate(timeout) {
+            if !matches!(outcome, Ok(None)) || waited_ns >= saturate(timeout) {
                 return outcome;
             }
             self.wait(waited_ns, timeout)?;
@@ -412,7 +460,7 @@ where
 {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("FeedSubscriber")
-            .field("table", self.table.topic())
+            .field("topic", &self.topic)
             .field("delivery", &self.table.delivery())
             .field("is_conflated", &matches!(self.way, Way::Conflated(_)))
             .finish_non_exhaustive()

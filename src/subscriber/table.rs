@@ -390,13 +390,9 @@ where
             return None;
         }
         let change = self.subscriber.try_change().transpose();
-        let is_about_a_value = |error: &ReceiveError| {
-            use ReceiveError::{BrokenStamps, Damaged, Decode, ImpossibleLen};
-            matches!(error, BrokenStamps { .. } | Damaged { .. } | Decode { .. } | ImpossibleLen { .. })
-        };
         self.is_over = match &change {
             Some(Ok(_)) => false,
-            Some(Err(error)) => !is_about_a_value(error),
+            Some(Err(error)) => !error.is_about_a_value(),
             None => true,
         };
         change

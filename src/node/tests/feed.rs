@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::publisher::{FeedPublisher, PublishError};
+use crate::repository::feed::FeedRecord;
 use crate::subscriber::{FeedEvent, FeedSubscriber, FeedUpdate, GrantError};
 
 type Publisher = FeedPublisher<String, u64, u64>;
@@ -332,13 +333,12 @@ fn topics_that_are_not_one_feed_are_refused() {
     assert!(matches!(error, PublisherError::TopicTaken { .. }), "{error}");
     let error = publishing.feed_publisher::<String, u64, u64>("not a name").open().unwrap_err();
     assert_eq!(error.to_string(), "not a name".parse::<crate::id::TopicName>().unwrap_err().to_string());
-    // Its log goes on, its table is of another publisher.
-    let (log, table) = one.into_parts();
-    drop(table);
-    let _other = publishing.table_publisher::<String, u64>("one/table").open().unwrap();
+    drop(one);
+    // Not of one publisher.
+    let _log = publishing.log_publisher::<FeedRecord<String, u64>>("one").open().unwrap();
+    let _table = publishing.table_publisher::<String, u64>("one/table").open().unwrap();
     let error = open("one");
     assert!(matches!(error, SubscriberError::Unfit { source: GrantError::Incarnation, .. }), "{error}");
-    drop(log);
 }
 
 /// A publisher is dropped and opened again while subscribers open: each has log and table of one incarnation.

@@ -14,7 +14,7 @@ pub(crate) mod tests;
 pub(crate) use interest::Interest;
 pub(crate) use reader::{ChangedKey, Looked, TableReader};
 pub(crate) use scan::Scan;
-pub(crate) use snapshot::SnapshotScan;
+pub(crate) use snapshot::{SnapshotEntry, SnapshotScan};
 pub(crate) use writer::{TableCommit, TableWriter, Unplaced};
 
 /// The kind of a topic that holds the newest value of each key.

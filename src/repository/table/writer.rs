@@ -196,17 +196,24 @@ impl TableWriter {
     }
 
     /// Stages the newest value of the key in the first `key_len` bytes of [`Self::room`] again, with the next number. Returns
-    /// whether the table has the key.
+    /// false if the table does not have the key, or its entry is damaged.
     pub(crate) fn stage_again(&mut self, key_len: usize, now_ns: u64) -> bool {
         let Some(cell) = self.held().get(..key_len).and_then(|key| self.directory.find(key)) else {
             return false;
         };
         let stamp = self.cells.get(cell).map_or(Stamp::NONE, |cell| cell.stamp);
         let entry_len = self.header(cell, stamp).entry_len as usize;
-        let (_, room) = self.scratch.split_at_mut(ENTRY_WORD);
-        let (entry, _) = room.split_at_mut(entry_words(entry_len).min(room.len()));
-        let offset = self.geometry.slot_offset(cell, stamp) + SLOT_RUN + HEADER_WORDS * WORD;
-        self.region.copy_out(offset, entry);
+        if entry_len > self.geometry.payload_len_max() {
+            return false;
+        }
+        let (run, _) = self.scratch.split_at_mut(ENTRY_WORD + entry_words(entry_len));
+        let (lead, held) = run.split_at_mut(LEAD_WORDS);
+        lead.copy_from_slice(&[cell as u64, stamp.get()]);
+        let slot = self.geometry.slot_offset(cell, stamp);
+        self.region.copy_out(slot + SLOT_RUN, held);
+        if u64::from(self.check.of_run(run)) != self.region.load(slot + SLOT_CRC) {
+            return false;
+        }
         self.write(cell, (key_len, entry_len), now_ns);
         true
     }

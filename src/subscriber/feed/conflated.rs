@@ -51,14 +51,20 @@ impl Conflated {
             updates.add(FeedUpdate::Value(ValueUpdate { key, value, meta, number, ends_event: false }));
             return Ok(true);
         }
-        let is_fetching = table.core.fetching.is_some() || table.core.reader.wants_more();
-        self.is_reading = matches!(change, Ok(None)) && is_fetching;
-        if self.is_reading {
-            return Ok(false);
+        if let Err(error) = change {
+            // One about a value: the others are read all the same.
+            self.is_reading = error.is_about_a_value();
+            if !self.is_reading {
+                updates.end(EventEnd { sequence: table.last(), is_whole: true });
+            }
+            updates.fail(Some(error));
+            return Ok(true);
         }
-        updates.end(EventEnd { sequence: table.last(), is_whole: true });
-        // An error follows the updates.
-        updates.fail(change.err());
+        let is_fetching = table.core.fetching.is_some() || table.core.reader.wants_more();
+        self.is_reading = is_fetching;
+        if !is_fetching {
+            updates.end(EventEnd { sequence: table.last(), is_whole: true });
+        }
         Ok(false)
     }
 }

@@ -4,7 +4,6 @@
 //! up to the same event, and compares the two there: the keys whose entries have another sequence than the last record received
 //! lack records, and their values are received in place of them. Until then records of such keys are left out.
 
-use std::collections::HashSet;
 use std::hash::Hash;
 
 use serde::{Serialize, de::DeserializeOwned};
@@ -15,12 +14,10 @@ use crate::id::{Meta, Sequence};
 use crate::limits;
 use crate::payload::Payload as _;
 use crate::repository::feed::FeedRecord;
-use crate::repository::table::SnapshotScan;
-use crate::subscriber::table::{Snapshot, TableSubscriber};
+use crate::repository::table::{SnapshotEntry as SnapshotBytes, SnapshotScan};
+use crate::subscriber::table::{SnapshotEntry, TableSubscriber};
 use crate::subscriber::{LogSubscriber, ReceiveError, Sample};
 
-/// Passes over the table in one call.
-const PASSES_MAX: u32 = 8;
 /// Passes over the table after the feed has ended, when nothing changes it.
 const PASSES_LAST: u32 = 64;
 
@@ -44,6 +41,8 @@ where
     has_begun: bool,
     /// When the newest record received was published, ns since the Unix epoch.
     published_ns: u64,
+    /// A record is being decoded: if that panics, nothing else shows that it was lost.
+    is_decoding: bool,
 }
 
 /// A cut through the feed.
@@ -60,7 +59,21 @@ enum Cut<K, V> {
         scan: Option<SnapshotScan>,
     },
     /// It is known, and the log is read up to the same event.
-    Ahead(Snapshot<K, V>),
+    Ahead {
+        cut: KnownCut<K, V>,
+        /// Since when, ns of the node's clock.
+        since_ns: u64,
+    },
+}
+
+/// The entries of the table as of one event.
+struct KnownCut<K, V> {
+    sequence: Sequence,
+    entries: Vec<SnapshotEntry<K, V>>,
+    /// How many are damaged, or not of the type.
+    unreadable: usize,
+    /// Those of them whose keys are known.
+    unreadable_keys: Vec<K>,
 }
 
 impl<K, R, V> Records<K, R, V>
@@ -79,6 +92,7 @@ where
             is_whole: true,
             has_begun: false,
             published_ns: 0,
+            is_decoding: false,
         };
         records.compare_again(true);
         records
@@ -101,9 +115,9 @@ where
 
     /// Has the values received of the keys that lack records, and forgets the other ones.
     pub(super) fn change_interest(&mut self, is_wanted: impl Fn(&K) -> bool) {
-        self.keys.retain(is_wanted);
         self.is_whole &= !self.has_begun;
         self.compare_again(true);
+        self.keys.retain(is_wanted);
     }
 
     /// Adds the next updates, or returns the only one.
@@ -113,20 +127,27 @@ where
         is_wanted: impl Fn(&K) -> bool,
         updates: &mut Updates<K, R, V>,
     ) -> Result<Advance<K, R, V>, ReceiveError> {
-        match &self.cut {
-            Cut::Due { .. } => self.read_cut(table).map(Advance::from),
-            Cut::Ahead(cut) if self.log.last() >= cut.sequence || self.is_over => {
-                self.compare(table, updates);
-                Ok(Advance::More)
-            }
-            Cut::None | Cut::Ahead(_) => {
-                match self.log.core.try_receive_decoded(|bytes, _| FeedRecord::<K, R>::decode(bytes)) {
-                    Ok(Some(sample)) => Ok(self.take(sample, is_wanted, updates)),
-                    Ok(None) => Ok(Advance::Nothing),
-                    Err(error) => self.fail(error, updates),
-                }
-            }
+        if std::mem::take(&mut self.is_decoding) {
+            self.is_whole = false;
+            self.compare_again(true);
         }
+        match &self.cut {
+            Cut::Due { .. } => return self.read_cut(table).map(Advance::from),
+            Cut::Ahead { cut, .. } if self.log.last() >= cut.sequence || self.is_over => {
+                self.compare(updates);
+                return Ok(Advance::More);
+            }
+            Cut::None | Cut::Ahead { .. } => {}
+        }
+        self.is_decoding = true;
+        let received = self.log.core.try_receive_decoded(|bytes, _| FeedRecord::<K, R>::decode(bytes));
+        let advanced = match received {
+            Ok(Some(sample)) => Ok(self.take(sample, is_wanted, updates)),
+            Ok(None) => self.check_deadline().map(|()| Advance::Nothing),
+            Err(error) => self.fail(error, updates),
+        };
+        self.is_decoding = false;
+        advanced
     }
 
     /// Takes a record.
@@ -188,10 +209,35 @@ where
             _ => {}
         }
         self.is_whole = false;
-        self.compare_again(true);
-        // What was lost before the first cut is part of it.
-        updates.fail(Some(error).filter(|_| self.has_joined));
+        match &self.cut {
+            // The cut has what was lost.
+            Cut::Ahead { cut, .. } if self.log.last() < cut.sequence => {
+                updates.fail(Some(error).filter(|_| self.has_joined));
+            }
+            Cut::Ahead { .. } => {
+                updates.fail(None);
+                self.compare(updates);
+                self.is_whole = false;
+                self.compare_again(true);
+                updates.fail(Some(error));
+            }
+            Cut::None | Cut::Due { .. } => {
+                self.compare_again(true);
+                updates.fail(Some(error).filter(|_| self.has_joined));
+            }
+        }
         Ok(Advance::More)
+    }
+
+    /// Fails if the log has not reached the cut for long.
+    fn check_deadline(&mut self) -> Result<(), ReceiveError> {
+        let Cut::Ahead { since_ns, .. } = &mut self.cut else { return Ok(()) };
+        let now_ns = self.log.core.subscription.clock.monotonic_ns();
+        if now_ns.saturating_sub(*since_ns) < limits::ANSWER_DEADLINE_NS {
+            return Ok(());
+        }
+        *since_ns = now_ns;
+        Err(ReceiveError::Contended { attempts: 1 })
     }
 
     /// Requests a cut of the last record or a later event.
@@ -205,28 +251,26 @@ where
         let Cut::Due { at_least, since_ns, is_for_all, scan } = &mut self.cut else { return Ok(true) };
         // Loaded before the table is read: both are complete at their end.
         let has_ended = self.log.core.subscription.has_ended() && table.core.subscription.has_ended();
-        let current = scan.get_or_insert_with(|| SnapshotScan::new(&table.core.reader));
-        let is_given_up = match read_snapshot(table, current) {
+        // Taken away meanwhile: a panic in a predicate leaves it in the middle of a cell.
+        let mut current = scan.take().unwrap_or_else(|| SnapshotScan::new(&table.core.reader));
+        let is_given_up = match read_cut(table, &mut current) {
             Ok(Some(cut)) if cut.sequence >= *at_least => {
                 // Keys whose last record was lost.
                 let lost = cut.entries.iter().filter(|entry| entry.meta.sequence <= *at_least);
                 lost.for_each(|entry| self.keys.suspect_unless(&entry.key, entry.meta.sequence));
-                self.cut = Cut::Ahead(cut);
+                let since_ns = self.log.core.subscription.clock.monotonic_ns();
+                self.cut = Cut::Ahead { cut, since_ns };
                 return Ok(true);
             }
             // A landing region may be behind.
-            Ok(Some(_)) => {
-                *scan = None;
-                has_ended
+            Ok(Some(_)) => has_ended,
+            Ok(None) => {
+                let is_given_up = has_ended && current.passes() >= PASSES_LAST;
+                *scan = Some(current);
+                is_given_up
             }
-            Ok(None) => has_ended && current.passes() >= PASSES_LAST,
-            Err(error) => {
-                *scan = None;
-                if !has_ended {
-                    return Err(error);
-                }
-                true
-            }
+            Err(error) if !has_ended => return Err(error),
+            Err(_) => true,
         };
         if is_given_up {
             if *is_for_all {
@@ -246,9 +290,9 @@ where
     }
 
     /// Compares the cut with what was received up to the same event, and adds the values of the keys that lack records.
-    fn compare(&mut self, table: &TableSubscriber<K, V>, updates: &mut Updates<K, R, V>) {
-        let Cut::Ahead(cut) = std::mem::replace(&mut self.cut, Cut::None) else { return };
-        let Snapshot { sequence, entries, damaged } = cut;
+    fn compare(&mut self, updates: &mut Updates<K, R, V>) {
+        let Cut::Ahead { cut, .. } = std::mem::replace(&mut self.cut, Cut::None) else { return };
+        let KnownCut { sequence, entries, unreadable, unreadable_keys } = cut;
         self.keys.begin_comparison();
         for entry in entries {
             let (last, number) = (entry.meta.sequence, entry.number);
@@ -257,36 +301,43 @@ where
                 updates.add(FeedUpdate::Value(ValueUpdate { key, value, meta, number, ends_event: false }));
             }
         }
-        if damaged > 0 {
-            let damaged: HashSet<K> = table.suspects().into_iter().collect();
-            damaged.into_iter().for_each(|key| self.keys.keep_suspect(key));
-        }
+        unreadable_keys.into_iter().for_each(|key| self.keys.keep_suspect(key));
         let (epoch, published_ns) = (self.log.epoch(), self.published_ns);
         for (key, number) in self.keys.end_comparison() {
             let meta = Meta { sequence, epoch, published_ns };
             updates.add(FeedUpdate::Value(ValueUpdate { key, value: None, meta, number, ends_event: false }));
         }
         updates.end(EventEnd { sequence, is_whole: true });
-        if damaged > 0 {
-            updates.fail(Some(ReceiveError::DamagedValues { count: damaged }));
+        if unreadable > 0 {
+            updates.fail(Some(ReceiveError::UnreadableValues { count: unreadable }));
         }
         (self.has_joined, self.is_whole) = (true, true);
     }
 }
 
-/// Continues to read a snapshot of the table. `None` if it is not complete yet.
-fn read_snapshot<K, V>(
+/// Continues to read the table, for one pass. `None` if it is not complete yet.
+fn read_cut<K, V>(
     table: &mut TableSubscriber<K, V>,
     scan: &mut SnapshotScan,
-) -> Result<Option<Snapshot<K, V>>, ReceiveError>
+) -> Result<Option<KnownCut<K, V>>, ReceiveError>
 where
     K: Serialize + DeserializeOwned + Send + 'static,
     V: Serialize + DeserializeOwned + Send + 'static,
 {
-    for _ in 0..PASSES_MAX {
-        if let Some(sequence) = table.core.continue_snapshot(scan)? {
-            return table.decoded_snapshot(scan, sequence).map(Some);
+    let Some(sequence) = table.core.continue_snapshot(scan)? else { return Ok(None) };
+    let (mut entries, mut unreadable, mut unreadable_keys) = (Vec::new(), scan.damaged(), Vec::new());
+    if unreadable > 0 {
+        unreadable_keys = table.suspects();
+    }
+    for entry in scan.entries(&table.core.reader) {
+        let SnapshotBytes { bytes, key_len, number, meta } = entry;
+        match <(K, Option<V>)>::decode(bytes) {
+            Ok((key, Some(value))) => entries.push(SnapshotEntry { key, value, meta, number }),
+            Ok((_, None)) | Err(_) => {
+                unreadable += 1;
+                unreadable_keys.extend(bytes.get(..key_len).and_then(|key| K::decode(key).ok()));
+            }
         }
     }
-    Ok(None)
+    Ok(Some(KnownCut { sequence, entries, unreadable, unreadable_keys }))
 }

@@ -188,6 +188,11 @@ impl<K, R, V> Updates<K, R, V> {
         None
     }
 
+    /// Adds updates before everything else.
+    pub(super) fn put_back(&mut self, updates: Vec<FeedUpdate<K, R, V>>) {
+        updates.into_iter().rev().for_each(|update| self.ready.push_front(Step::Update(update)));
+    }
+
     /// Cuts the current event short: records are missing.
     pub(super) fn fail(&mut self, failure: Option<ReceiveError>) {
         self.ready.extend(self.held.take().map(Step::Update));

@@ -123,7 +123,7 @@ pub use payload::{
     DecodeError, Decoded, EncodeError, Encoding, InPlace, Payload, Pod, Raw, Schema, SchemaError,
 };
 pub use publisher::{
-    Claim, EventBuilder, FeedPublisher, Loan, LogPublisher, PublishError, PublishedKind, Publisher,
+    Claim, FeedEventBuilder, FeedPublisher, Loan, LogPublisher, PublishError, PublishedKind, Publisher,
     PublisherError, StatePublisher, TablePublisher,
 };
 pub use repository::SubscriberStats;

@@ -62,20 +62,21 @@ where
     lens: Vec<usize>,
     /// Bytes that they take in the ring.
     event_len: usize,
+    /// When the first of them was added, ns since the Unix epoch.
+    began_ns: u64,
 }
 
 /// An event of a feed that is being built: see [`FeedPublisher::event`].
 ///
 /// [`Self::commit`] publishes it. Dropping it instead publishes nothing: the feed is as it was before.
 #[must_use = "an event is published by commit"]
-pub struct EventBuilder<'a, K, R, V>
+pub struct FeedEventBuilder<'a, K, R, V>
 where
     K: Serialize + DeserializeOwned + Send + 'static,
     R: Serialize + DeserializeOwned + Send + 'static,
     V: Serialize + DeserializeOwned + Send + 'static,
 {
     feed: &'a mut FeedPublisher<K, R, V>,
-    began_ns: u64,
 }
 
 /// What a record does to its key.
@@ -96,24 +97,23 @@ where
 {
     pub(crate) fn new(log: LogPublisher<FeedRecord<K, R>>, table: TablePublisher<K, V>) -> Self {
         let schema = record_schema(&log.output.topic.schema);
-        Self { log, table, schema, records: Vec::new(), lens: Vec::new(), event_len: 0 }
+        Self { log, table, schema, records: Vec::new(), lens: Vec::new(), event_len: 0, began_ns: 0 }
     }
 
-    /// Begins an event. The time of this call is the publish time of its records and values.
-    pub fn event(&mut self) -> EventBuilder<'_, K, R, V> {
+    /// Begins an event. Its first record sets the publish time of all its records and values.
+    pub fn event(&mut self) -> FeedEventBuilder<'_, K, R, V> {
         // An event that was forgotten instead of dropped.
         if !self.lens.is_empty() {
             self.discard();
         }
-        let began_ns = self.log.output.realtime_ns();
-        EventBuilder { feed: self, began_ns }
+        FeedEventBuilder { feed: self }
     }
 
     /// Publishes an event of one record, after which the key has this value. Returns its sequence.
     ///
     /// # Errors
     ///
-    /// Those of [`EventBuilder::update`]. In these cases nothing is published.
+    /// Those of [`FeedEventBuilder::update`]. In these cases nothing is published.
     pub fn publish<Q>(&mut self, key: &Q, record: &R, value: &V) -> Result<Sequence, PublishError>
     where
         Q: Serialize + ?Sized,
@@ -183,28 +183,26 @@ where
     }
 
     /// Adds a record to the event.
-    fn add<Q>(&mut self, key: &Q, record: &R, effect: &Effect<'_, V>, now_ns: u64) -> Result<(), PublishError>
+    fn add<Q>(&mut self, key: &Q, record: &R, effect: &Effect<'_, V>) -> Result<(), PublishError>
     where
         Q: Serialize + ?Sized,
         K: Borrow<Q>,
     {
         self.log.output.check_served()?;
-        let added = self.try_add(key, record, effect, now_ns);
+        if self.lens.is_empty() {
+            self.began_ns = self.log.output.realtime_ns();
+        }
+        let added = self.try_add(key, record, effect);
         added.map_err(|error| self.log.output.failed(error))
     }
 
-    fn try_add<Q>(
-        &mut self,
-        key: &Q,
-        record: &R,
-        effect: &Effect<'_, V>,
-        now_ns: u64,
-    ) -> Result<(), PublishError>
+    fn try_add<Q>(&mut self, key: &Q, record: &R, effect: &Effect<'_, V>) -> Result<(), PublishError>
     where
         Q: Serialize + ?Sized,
         K: Borrow<Q>,
     {
-        let Self { log, table, schema, records, lens, event_len } = self;
+        let Self { log, table, schema, records, lens, event_len, began_ns } = self;
+        let now_ns = *began_ns;
         let [key_schema, value_schema] = table.parts.as_ref().ok_or(table::NO_ENTRIES)?;
         let key_len = table::encode_key(&mut table.writer, key, key_schema)?;
         let found = table.writer.find(key_len);
@@ -255,8 +253,9 @@ where
     }
 
     /// Publishes the event.
-    fn commit(&mut self, began_ns: u64) -> Sequence {
-        let Self { log, table, records, lens, event_len, .. } = self;
+    fn commit(&mut self) -> Sequence {
+        let Self { log, table, records, lens, event_len, began_ns, .. } = self;
+        let began_ns = *began_ns;
         if lens.is_empty() {
             return log.newest();
         }
@@ -292,7 +291,7 @@ where
     }
 }
 
-impl<K, R, V> EventBuilder<'_, K, R, V>
+impl<K, R, V> FeedEventBuilder<'_, K, R, V>
 where
     K: Serialize + DeserializeOwned + Send + 'static,
     R: Serialize + DeserializeOwned + Send + 'static,
@@ -311,7 +310,7 @@ where
         Q: Serialize + ?Sized,
         K: Borrow<Q>,
     {
-        self.feed.add(key, record, &Effect::Set(value), self.began_ns)
+        self.feed.add(key, record, &Effect::Set(value))
     }
 
     /// Adds a record of a key, which keeps its value.
@@ -324,7 +323,7 @@ where
         Q: Serialize + ?Sized,
         K: Borrow<Q>,
     {
-        self.feed.add(key, record, &Effect::Keep, self.began_ns)
+        self.feed.add(key, record, &Effect::Keep)
     }
 
     /// Adds a record, after which the feed does not have the key. Its capacity is free for another one after the commit.
@@ -337,7 +336,7 @@ where
         Q: Serialize + ?Sized,
         K: Borrow<Q>,
     {
-        self.feed.add(key, record, &Effect::Remove, self.began_ns)
+        self.feed.add(key, record, &Effect::Remove)
     }
 
     /// Returns the number of records.
@@ -353,11 +352,11 @@ where
     /// Publishes the event, and returns its sequence. An event without records is not published: this returns the sequence of the
     /// newest one.
     pub fn commit(self) -> Sequence {
-        self.feed.commit(self.began_ns)
+        self.feed.commit()
     }
 }
 
-impl<K, R, V> Drop for EventBuilder<'_, K, R, V>
+impl<K, R, V> Drop for FeedEventBuilder<'_, K, R, V>
 where
     K: Serialize + DeserializeOwned + Send + 'static,
     R: Serialize + DeserializeOwned + Send + 'static,
@@ -399,13 +398,13 @@ where
     }
 }
 
-impl<K, R, V> fmt::Debug for EventBuilder<'_, K, R, V>
+impl<K, R, V> fmt::Debug for FeedEventBuilder<'_, K, R, V>
 where
     K: Serialize + DeserializeOwned + Send + 'static,
     R: Serialize + DeserializeOwned + Send + 'static,
     V: Serialize + DeserializeOwned + Send + 'static,
 {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("EventBuilder").field("len", &self.len()).finish_non_exhaustive()
+        out.debug_struct("FeedEventBuilder").field("len", &self.len()).finish_non_exhaustive()
     }
 }

@@ -14,7 +14,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use self::conflated::Conflated;
 use self::records::Records;
-use self::update::{Advance, EventEnd, Step, Updates};
+use self::update::{Advance, EventEnd, Received, Updates};
 pub use self::update::{FeedEvent, FeedUpdate, RecordUpdate, ValueUpdate};
 use super::subscription::PAUSE;
 use super::table::{TableSubscriber, matches};
@@ -92,9 +92,9 @@ where
 {
     topic: TopicName,
     table: TableSubscriber<K, V>,
-    way: Way<K, R, V>,
+    reception: Reception<K, R, V>,
     /// All keys by default.
-    interest: Option<Interest<K>>,
+    interest: Option<KeyPredicate<K>>,
     updates: Updates<K, R, V>,
     /// The updates of the event that is received as a whole.
     event: Vec<FeedUpdate<K, R, V>>,
@@ -107,10 +107,10 @@ where
 }
 
 /// Whether a key is wanted.
-type Interest<K> = Arc<dyn Fn(&K) -> bool + Send + Sync>;
+type KeyPredicate<K> = Arc<dyn Fn(&K) -> bool + Send + Sync>;
 
 /// How a subscriber receives.
-enum Way<K, R, V>
+enum Reception<K, R, V>
 where
     K: Serialize + DeserializeOwned + Send + 'static,
     R: Serialize + DeserializeOwned + Send + 'static,
@@ -134,22 +134,27 @@ where
     ) -> Self {
         let records_max = log.core.subscription.granted.geometry.region_len() / RECORD_LEN_MIN;
         let records = Records::new(log, table.core.reader.geometry().capacity());
-        Self::new(topic, table, Way::Records(Box::new(records)), records_max)
+        Self::new(topic, table, Reception::Records(Box::new(records)), records_max)
     }
 
     /// Creates a subscriber of values, once in this interval.
     pub(crate) fn of_values(topic: TopicName, table: TableSubscriber<K, V>, interval: Duration) -> Self {
         let clock = Arc::clone(&table.core.subscription.clock);
-        Self::new(topic, table, Way::Conflated(Conflated::new(saturate(interval), clock)), 0)
+        Self::new(topic, table, Reception::Conflated(Conflated::new(saturate(interval), clock)), 0)
     }
 
-    fn new(topic: TopicName, table: TableSubscriber<K, V>, way: Way<K, R, V>, records_max: usize) -> Self {
+    fn new(
+        topic: TopicName,
+        table: TableSubscriber<K, V>,
+        reception: Reception<K, R, V>,
+        records_max: usize,
+    ) -> Self {
         // A key may be removed and added again in one reading.
         let event_len_max = records_max.max(2 * table.core.reader.geometry().capacity());
         Self {
             topic,
             table,
-            way,
+            reception,
             interest: None,
             updates: Updates::default(),
             event: Vec::new(),
@@ -179,11 +184,11 @@ where
         }
         loop {
             match self.next()? {
-                Some(Step::Update(update)) => {
+                Some(Received::Update(update)) => {
                     self.is_begun = !update.ends_event();
                     return Ok(Some(update));
                 }
-                Some(Step::End(_)) => {}
+                Some(Received::End(_)) => {}
                 None => return Ok(None),
             }
         }
@@ -214,19 +219,23 @@ where
         loop {
             match self.next() {
                 Ok(None) => return Ok(None),
-                Ok(Some(Step::Update(update))) => {
+                Ok(Some(Received::Update(update))) => {
                     self.event.push(update);
                     // No publisher of a feed has so long events.
                     if self.event.len() > self.event_len_max {
                         return Ok(self.take_part());
                     }
                 }
-                Ok(Some(Step::End(EventEnd { sequence, is_whole }))) => {
+                Ok(Some(Received::End(EventEnd { sequence, is_whole }))) => {
                     let is_whole = is_whole && !std::mem::take(&mut self.is_begun);
                     if !self.event.is_empty() {
                         let updates = std::mem::take(&mut self.event);
                         return Ok(Some(FeedEvent { sequence, updates, is_whole }));
                     }
+                }
+                // Nothing is lost: the next call goes on.
+                Err(failure @ (ReceiveError::Contended { .. } | ReceiveError::Fabric(_))) => {
+                    return Err(failure);
                 }
                 Err(failure) => {
                     let Some(part) = self.take_part() else { return Err(failure) };
@@ -280,14 +289,14 @@ where
     /// Receives only the keys for which this returns true, from now on: see [`Self::only_keys`]. It is called for each record and
     /// each entry that is read.
     pub fn only(&mut self, wants: impl Fn(&K) -> bool + Send + Sync + 'static) {
-        let wants: Interest<K> = Arc::new(wants);
+        let wants: KeyPredicate<K> = Arc::new(wants);
         // First: if the predicate panics, records and table still agree on it.
         self.interest = Some(Arc::clone(&wants));
         let of_table = Arc::clone(&wants);
         self.table.only(move |key| of_table(key));
         self.updates.retain(|key| wants(key));
         self.event.retain(|update| wants(update.key()));
-        if let Way::Records(records) = &mut self.way {
+        if let Reception::Records(records) = &mut self.reception {
             records.change_interest(|key| wants(key));
         }
     }
@@ -315,7 +324,7 @@ where
     pub fn all_keys(&mut self) {
         self.table.all_keys();
         self.interest = None;
-        if let Way::Records(records) = &mut self.way {
+        if let Reception::Records(records) = &mut self.reception {
             records.change_interest(|_| true);
         }
     }
@@ -325,40 +334,40 @@ where
     /// received as removed. For a conflated subscriber these are the keys whose values are damaged in the publisher's memory.
     /// Allocates.
     pub fn suspects(&self) -> Vec<K> {
-        match &self.way {
-            Way::Records(records) => records.suspects(),
-            Way::Conflated(_) => self.table.suspects(),
+        match &self.reception {
+            Reception::Records(records) => records.suspects(),
+            Reception::Conflated(_) => self.table.suspects(),
         }
     }
 
     /// Returns whether records of some keys may be missing, and values in place of them are still to come: before the first values,
     /// after a loss, and after the interest has changed. False for a conflated subscriber.
     pub fn is_recovering(&self) -> bool {
-        matches!(&self.way, Way::Records(records) if records.is_recovering())
+        matches!(&self.reception, Reception::Records(records) if records.is_recovering())
     }
 
     /// Returns the sequence of the last record that was received, reported lost, or left out. For a conflated subscriber, of the
     /// last event that it has read.
     pub fn last(&self) -> Sequence {
-        match &self.way {
-            Way::Records(records) => records.log.last(),
-            Way::Conflated(_) => self.table.last(),
+        match &self.reception {
+            Reception::Records(records) => records.log.last(),
+            Reception::Conflated(_) => self.table.last(),
         }
     }
 
     /// Returns the counts so far: of records, those left out included; for a conflated subscriber of values.
     pub fn stats(&self) -> SubscriberStats {
-        match &self.way {
-            Way::Records(records) => records.log.stats(),
-            Way::Conflated(_) => self.table.stats(),
+        match &self.reception {
+            Reception::Records(records) => records.log.stats(),
+            Reception::Conflated(_) => self.table.stats(),
         }
     }
 
     /// Returns how this subscriber is notified of new events at the moment.
     pub fn notice_path(&self) -> NoticePath {
-        match &self.way {
-            Way::Records(records) => records.log.notice_path(),
-            Way::Conflated(_) => self.table.notice_path(),
+        match &self.reception {
+            Reception::Records(records) => records.log.notice_path(),
+            Reception::Conflated(_) => self.table.notice_path(),
         }
     }
 
@@ -383,21 +392,21 @@ where
     }
 
     /// Takes the next step.
-    fn next(&mut self) -> Result<Option<Step<K, R, V>>, ReceiveError> {
-        let Self { table, way, interest, updates, .. } = self;
+    fn next(&mut self) -> Result<Option<Received<K, R, V>>, ReceiveError> {
+        let Self { table, reception, interest, updates, .. } = self;
         loop {
             if let Some(next) = updates.next()? {
                 return Ok(Some(next));
             }
-            let advanced = match way {
-                Way::Records(records) => {
+            let advanced = match reception {
+                Reception::Records(records) => {
                     let is_wanted = |key: &K| interest.as_ref().is_none_or(|wants| wants(key));
                     records.advance(table, is_wanted, updates)
                 }
-                Way::Conflated(conflated) => conflated.advance(table, updates).map(Advance::from),
+                Reception::Conflated(conflated) => conflated.advance(table, updates).map(Advance::from),
             };
             match advanced? {
-                Advance::Update(update) => return Ok(Some(Step::Update(update))),
+                Advance::Update(update) => return Ok(Some(Received::Update(update))),
                 Advance::More => {}
                 Advance::Nothing => return updates.next(),
             }
@@ -428,14 +437,14 @@ where
 
     /// Waits before the next poll.
     fn wait(&mut self, waited_ns: u64, timeout: Duration) -> Result<(), FabricError> {
-        match &mut self.way {
+        match &mut self.reception {
             // The table's landing region is behind: nothing notifies of it.
-            Way::Records(records) if records.is_cut_due() => {
+            Reception::Records(records) if records.is_cut_due() => {
                 self.table.core.subscription.clock.pause(PAUSE.min(timeout));
                 Ok(())
             }
-            Way::Records(records) => records.log.core.wait(waited_ns, timeout),
-            Way::Conflated(conflated) => match conflated.rest_ns() {
+            Reception::Records(records) => records.log.core.wait(waited_ns, timeout),
+            Reception::Conflated(conflated) => match conflated.rest_ns() {
                 0 => self.table.core.wait(waited_ns, timeout),
                 rest_ns => {
                     let left_ns = saturate(timeout).saturating_sub(waited_ns);
@@ -462,7 +471,7 @@ where
         out.debug_struct("FeedSubscriber")
             .field("topic", &self.topic)
             .field("delivery", &self.table.delivery())
-            .field("is_conflated", &matches!(self.way, Way::Conflated(_)))
+            .field("is_conflated", &matches!(self.reception, Reception::Conflated(_)))
             .finish_non_exhaustive()
     }
 }

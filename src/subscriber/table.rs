@@ -5,11 +5,12 @@ use std::time::Duration;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::handle::Readable;
-use super::subscription::PAUSE;
+use super::subscription::{PAUSE, Source};
 use super::{ReceiveError, Sample, Subscriber, TopicKind};
 use crate::clock::saturate;
 use crate::id::{Meta, Sequence};
 use crate::layout::ByteRange;
+use crate::layout::header::HOT_SEQUENCE;
 use crate::memory::Region;
 use crate::payload::{DecodeError, Decoded, Payload, Raw, Schema, encode_unchecked};
 use crate::repository::table::{ChangedKey, Interest, Looked, Scan, SnapshotScan, TableReader, TableTopic};
@@ -463,6 +464,16 @@ impl super::core::Core<TableReader> {
             if clock.monotonic_ns().saturating_sub(began_ns) >= timeout_ns {
                 return Err(ReadFailure::Contended { attempts: scan.passes() }.into());
             }
+        }
+    }
+
+    /// Returns whether mapped memory has not reached this commit.
+    pub(super) fn is_before(&self, sequence: Sequence) -> bool {
+        match &self.subscription.source {
+            Source::Mapped(memory) | Source::Landing { region: memory, .. } => {
+                memory.load_acquire(HOT_SEQUENCE) < sequence.get()
+            }
+            Source::Remote(_) | Source::Released(_) => false,
         }
     }
 

@@ -107,6 +107,7 @@ impl SnapshotScan {
         };
         let PassEnd { until, left } = end?;
         if !self.has_missed {
+            reader.note_keys(until);
             return Some(until);
         }
         self.passes = self.passes.saturating_add(1);
@@ -161,6 +162,7 @@ impl SnapshotScan {
         }
         match reader.copy.take(memory, cell, stamp) {
             Ok(entry) => {
+                reader.note(cell, &entry);
                 let wanted = entry.is_present && reader.wants(reader.copy.key(&entry));
                 let len = if wanted { entry.header.entry_len as usize } else { 0 };
                 let key_len = entry.header.key_len as usize;

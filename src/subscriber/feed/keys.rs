@@ -4,8 +4,8 @@ use hashbrown::HashMap;
 
 use crate::id::Sequence;
 
-/// How many times its capacity a feed may have keys between two comparisons with its table, removed ones included whose removal
-/// was lost. Records of more keys are left out, as if the keys lacked records.
+/// The most keys that are known, in capacities of the feed. A key whose removal was lost is known until the next comparison with the
+/// table, so there may be more than one. Records of further keys are left out.
 const KNOWN_TIMES: usize = 4;
 
 /// What a subscriber knows of the keys of a feed: their last records. A key is suspect while records of it are missing.
@@ -30,7 +30,7 @@ struct KnownKey {
 
 /// Where a record stands among those of its key.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Link {
+pub(super) struct RecordLink {
     pub(super) sequence: Sequence,
     /// The record before it; none if it added the key.
     pub(super) previous: Sequence,
@@ -45,8 +45,8 @@ impl<K: Eq + Hash + Clone> Keys<K> {
     }
 
     /// Takes a record of this key. Returns its number among them; `None` if the key lacks records before it.
-    pub(super) fn take(&mut self, key: &K, link: Link) -> Option<u64> {
-        let Link { sequence, previous, removes_key } = link;
+    pub(super) fn take(&mut self, key: &K, link: RecordLink) -> Option<u64> {
+        let RecordLink { sequence, previous, removes_key } = link;
         let has_room = self.known.len() < self.len_max;
         let Some(known) = self.known.get_mut(key) else {
             let is_first = previous == Sequence::NONE;
@@ -108,9 +108,17 @@ impl<K: Eq + Hash + Clone> Keys<K> {
         absent.filter(|(_, known)| known.last != Sequence::NONE).map(|(key, it)| (key, it.number)).collect()
     }
 
-    /// Records that this key lacks records if its last one is another.
+    /// Records that this key of the table lacks records if its last one is another.
     pub(super) fn suspect_unless(&mut self, key: &K, last: Sequence) {
-        self.known.get_mut(key).into_iter().for_each(|known| known.is_suspect |= known.last != last);
+        let known = self.known.entry(key.clone()).or_default();
+        known.is_suspect |= known.last != last;
+    }
+
+    /// Records that the table may have the keys that the comparison has not found.
+    pub(super) fn keep_absent(&mut self) {
+        for known in self.known.values_mut().filter(|known| known.round != self.round) {
+            (known.is_suspect, known.round) = (true, self.round);
+        }
     }
 
     /// Records that all keys with records from this one on may be wrong.

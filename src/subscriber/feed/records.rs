@@ -8,7 +8,7 @@ use std::hash::Hash;
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::keys::{Keys, Link};
+use super::keys::{Keys, RecordLink};
 use super::update::{Advance, EventEnd, FeedUpdate, RecordUpdate, Updates, ValueUpdate};
 use crate::id::{Meta, Sequence};
 use crate::limits;
@@ -63,6 +63,8 @@ enum Cut<K, V> {
         cut: KnownCut<K, V>,
         /// Since when, ns of the node's clock.
         since_ns: u64,
+        /// Records up to the cut and after it are lost: another one is needed behind it.
+        is_overtaken: bool,
     },
 }
 
@@ -133,8 +135,13 @@ where
         }
         match &self.cut {
             Cut::Due { .. } => return self.read_cut(table).map(Advance::from),
-            Cut::Ahead { cut, .. } if self.log.last() >= cut.sequence || self.is_over => {
+            Cut::Ahead { cut, is_overtaken, .. } if self.log.last() >= cut.sequence || self.is_over => {
+                let is_overtaken = *is_overtaken;
                 self.compare(updates);
+                if is_overtaken {
+                    self.is_whole = false;
+                    self.compare_again(true);
+                }
                 return Ok(Advance::More);
             }
             Cut::None | Cut::Ahead { .. } => {}
@@ -163,7 +170,7 @@ where
         self.has_begun = !ends_event;
         let mut update = None;
         if self.has_joined && is_wanted(&key) {
-            let link = Link { sequence: meta.sequence, previous: Sequence::new(previous), removes_key };
+            let link = RecordLink { sequence: meta.sequence, previous: Sequence::new(previous), removes_key };
             match self.keys.take(&key, link) {
                 Some(number) => {
                     let record = RecordUpdate { key, record: value, meta, number, removes_key, ends_event };
@@ -196,10 +203,14 @@ where
         error: ReceiveError,
         updates: &mut Updates<K, R, V>,
     ) -> Result<Advance<K, R, V>, ReceiveError> {
-        use ReceiveError::{Contended, Contradicted, Ended, Fabric, Gone};
+        use ReceiveError::{Contended, Contradicted, CutOff, Ended, Fabric, Gone};
         match error {
             Contended { .. } | Fabric(_) => return Err(error),
-            Ended { .. } | Gone { .. } if self.is_over && matches!(self.cut, Cut::None) => return Err(error),
+            Ended { .. } | Gone { .. } if self.is_over && matches!(self.cut, Cut::None) => {
+                let (first_lost, count) = (Sequence::NONE.next(), self.log.last().get());
+                let is_lost = !std::mem::replace(&mut self.has_joined, true) && count > 0;
+                return Err(if is_lost { CutOff { first_lost, count } } else { error });
+            }
             Ended { .. } | Gone { .. } => {
                 self.is_over = true;
                 updates.fail(None);
@@ -208,24 +219,26 @@ where
             Contradicted { first, .. } => self.keys.suspect_from(first),
             _ => {}
         }
-        self.is_whole = false;
-        match &self.cut {
+        (self.is_whole, self.has_begun) = (false, false);
+        let has_joined = self.has_joined;
+        match &mut self.cut {
             // The cut has what was lost.
-            Cut::Ahead { cut, .. } if self.log.last() < cut.sequence => {
-                updates.fail(Some(error).filter(|_| self.has_joined));
+            Cut::Ahead { cut, .. } if self.log.last() <= cut.sequence => {}
+            Cut::Ahead { is_overtaken, .. } => {
+                *is_overtaken = true;
+                if !has_joined {
+                    // What was lost after the cut is reported after its values.
+                    self.compare(updates);
+                    self.is_whole = false;
+                    self.compare_again(true);
+                    updates.fail(Some(error));
+                    return Ok(Advance::More);
+                }
             }
-            Cut::Ahead { .. } => {
-                updates.fail(None);
-                self.compare(updates);
-                self.is_whole = false;
-                self.compare_again(true);
-                updates.fail(Some(error));
-            }
-            Cut::None | Cut::Due { .. } => {
-                self.compare_again(true);
-                updates.fail(Some(error).filter(|_| self.has_joined));
-            }
+            Cut::None | Cut::Due { .. } => self.compare_again(true),
         }
+        // What was lost before the first cut is part of it.
+        updates.fail(Some(error).filter(|_| has_joined));
         Ok(Advance::More)
     }
 
@@ -253,16 +266,20 @@ where
         let has_ended = self.log.core.subscription.has_ended() && table.core.subscription.has_ended();
         // Taken away meanwhile: a panic in a predicate leaves it in the middle of a cell.
         let mut current = scan.take().unwrap_or_else(|| SnapshotScan::new(&table.core.reader));
-        let is_given_up = match read_cut(table, &mut current) {
+        // A landing region may be behind.
+        let is_behind = !has_ended && table.core.is_before(*at_least);
+        let read = if is_behind { Ok(None) } else { read_cut(table, &mut current) };
+        let is_given_up = match read {
             Ok(Some(cut)) if cut.sequence >= *at_least => {
                 // Keys whose last record was lost.
-                let lost = cut.entries.iter().filter(|entry| entry.meta.sequence <= *at_least);
+                let is_lost =
+                    |entry: &&SnapshotEntry<K, V>| self.has_joined && entry.meta.sequence <= *at_least;
+                let lost = cut.entries.iter().filter(is_lost);
                 lost.for_each(|entry| self.keys.suspect_unless(&entry.key, entry.meta.sequence));
                 let since_ns = self.log.core.subscription.clock.monotonic_ns();
-                self.cut = Cut::Ahead { cut, since_ns };
+                self.cut = Cut::Ahead { cut, since_ns, is_overtaken: false };
                 return Ok(true);
             }
-            // A landing region may be behind.
             Ok(Some(_)) => has_ended,
             Ok(None) => {
                 let is_given_up = has_ended && current.passes() >= PASSES_LAST;
@@ -301,7 +318,12 @@ where
                 updates.add(FeedUpdate::Value(ValueUpdate { key, value, meta, number, ends_event: false }));
             }
         }
+        let has_unknown = unreadable > unreadable_keys.len();
         unreadable_keys.into_iter().for_each(|key| self.keys.keep_suspect(key));
+        if has_unknown {
+            // One of them may have any key that was not found.
+            self.keys.keep_absent();
+        }
         let (epoch, published_ns) = (self.log.epoch(), self.published_ns);
         for (key, number) in self.keys.end_comparison() {
             let meta = Meta { sequence, epoch, published_ns };

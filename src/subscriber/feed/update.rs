@@ -113,7 +113,7 @@ pub(super) struct EventEnd {
 
 /// The next of what was received.
 #[derive(Debug)]
-pub(super) enum Step<K, R, V> {
+pub(super) enum Received<K, R, V> {
     Update(FeedUpdate<K, R, V>),
     /// All of an event has come.
     End(EventEnd),
@@ -139,7 +139,7 @@ impl<K, R, V> From<bool> for Advance<K, R, V> {
 /// Updates to be received, and an error after them.
 #[derive(Debug)]
 pub(super) struct Updates<K, R, V> {
-    ready: VecDeque<Step<K, R, V>>,
+    ready: VecDeque<Received<K, R, V>>,
     /// The last update of an event whose end is not known yet.
     held: Option<FeedUpdate<K, R, V>>,
     /// The current event has updates.
@@ -158,7 +158,7 @@ impl<K, R, V> Updates<K, R, V> {
     pub(super) fn add(&mut self, update: FeedUpdate<K, R, V>) {
         self.has_begun = true;
         let before = self.held.replace(update);
-        self.ready.extend(before.map(Step::Update));
+        self.ready.extend(before.map(Received::Update));
     }
 
     /// Ends the current event.
@@ -166,9 +166,9 @@ impl<K, R, V> Updates<K, R, V> {
         if std::mem::take(&mut self.has_begun) {
             if let Some(mut last) = self.held.take() {
                 last.end_event();
-                self.ready.push_back(Step::Update(last));
+                self.ready.push_back(Received::Update(last));
             }
-            self.ready.push_back(Step::End(end));
+            self.ready.push_back(Received::End(end));
         }
     }
 
@@ -180,7 +180,7 @@ impl<K, R, V> Updates<K, R, V> {
         end: EventEnd,
     ) -> Option<FeedUpdate<K, R, V>> {
         if last.is_some() && !self.has_begun && self.ready.is_empty() {
-            self.ready.push_back(Step::End(end));
+            self.ready.push_back(Received::End(end));
             return last;
         }
         last.into_iter().for_each(|last| self.add(last));
@@ -190,12 +190,12 @@ impl<K, R, V> Updates<K, R, V> {
 
     /// Adds updates before everything else.
     pub(super) fn put_back(&mut self, updates: Vec<FeedUpdate<K, R, V>>) {
-        updates.into_iter().rev().for_each(|update| self.ready.push_front(Step::Update(update)));
+        updates.into_iter().rev().for_each(|update| self.ready.push_front(Received::Update(update)));
     }
 
     /// Cuts the current event short: records are missing.
     pub(super) fn fail(&mut self, failure: Option<ReceiveError>) {
-        self.ready.extend(self.held.take().map(Step::Update));
+        self.ready.extend(self.held.take().map(Received::Update));
         (self.has_begun, self.failure) = (false, failure);
     }
 
@@ -203,23 +203,23 @@ impl<K, R, V> Updates<K, R, V> {
     pub(super) fn retain(&mut self, is_wanted: impl Fn(&K) -> bool) {
         self.held.take_if(|update| !is_wanted(update.key()));
         self.ready.retain(|step| match step {
-            Step::Update(update) => is_wanted(update.key()),
-            Step::End(_) => true,
+            Received::Update(update) => is_wanted(update.key()),
+            Received::End(_) => true,
         });
         // Others may have been the last ones of their events.
         let mut is_before_end = false;
         for step in self.ready.iter_mut().rev() {
             match step {
-                Step::End(_) => is_before_end = true,
-                Step::Update(update) if std::mem::take(&mut is_before_end) => update.end_event(),
-                Step::Update(_) => {}
+                Received::End(_) => is_before_end = true,
+                Received::Update(update) if std::mem::take(&mut is_before_end) => update.end_event(),
+                Received::Update(_) => {}
             }
         }
     }
 
     /// Returns the next step.
     #[inline]
-    pub(super) fn next(&mut self) -> Result<Option<Step<K, R, V>>, ReceiveError> {
+    pub(super) fn next(&mut self) -> Result<Option<Received<K, R, V>>, ReceiveError> {
         match self.ready.pop_front() {
             Some(step) => Ok(Some(step)),
             None => self.failure.take().map_or(Ok(None), Err),

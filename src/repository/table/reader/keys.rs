@@ -53,6 +53,17 @@ impl TableReader {
         self.suspects.len()
     }
 
+    /// Records that a snapshot has read this intact entry.
+    pub(in crate::repository::table) fn note(&mut self, cell: usize, entry: &Entry) {
+        self.learn(cell, entry);
+        self.suspects.remove(&cell);
+    }
+
+    /// Records that a snapshot has read all keys of this commit.
+    pub(in crate::repository::table) fn note_keys(&mut self, until: Sequence) {
+        self.keys_done = self.keys_done.max(until);
+    }
+
     /// Records the key of the entry taken from this cell. Returns whether the cell is that of the key; otherwise the key has moved to
     /// another one.
     #[inline]

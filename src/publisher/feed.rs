@@ -100,6 +100,18 @@ where
         Self { log, table, schema, records: Vec::new(), lens: Vec::new(), event_len: 0, began_ns: 0 }
     }
 
+    /// Damages the newest entry of a key in the table.
+    #[cfg(test)]
+    pub(crate) fn damage<Q>(&mut self, key: &Q)
+    where
+        Q: Serialize + ?Sized,
+        K: Borrow<Q>,
+    {
+        let encoded = crate::payload::encode_unchecked(key).expect("a key");
+        self.table.writer.room().split_at_mut(encoded.len()).0.copy_from_slice(&encoded);
+        self.table.writer.damage(encoded.len());
+    }
+
     /// Begins an event. Its first record sets the publish time of all its records and values.
     pub fn event(&mut self) -> FeedEventBuilder<'_, K, R, V> {
         // An event that was forgotten instead of dropped.

@@ -120,6 +120,131 @@ fn event_that_is_dropped_or_forgotten_publishes_nothing() {
     assert_eq!(brief(&event(&mut follower)), [("a", Some(1), 1, true)]);
     assert_eq!(brief(&event(&mut follower)), [("a", Some(2), 2, true)]);
     assert_eq!(follower.last().get(), 2);
+    // A table that is dropped commits what is staged.
+    let builder = subscribing.table_subscriber::<String, u64>("shm:p/f/table").timeout(TIMEOUT);
+    let mut table = builder.open().unwrap();
+    let mut event = publisher.event();
+    event.update("a", &3, &30).unwrap();
+    std::mem::forget(event);
+    drop(publisher);
+    let mut values = Vec::new();
+    wait_until("the end", || match table.try_change() {
+        Ok(change) => {
+            values.extend(change.and_then(|change| change.value));
+            false
+        }
+        Err(error) => matches!(error, ReceiveError::Ended { published } if published.get() == 2),
+    });
+    assert_eq!(values, [20]);
+}
+
+#[test]
+fn damaged_value_makes_its_key_suspect_and_no_other_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
+    let mut publisher = publisher(&publishing);
+    for key in ["a", "b", "c"] {
+        publisher.publish(key, &1, &1).unwrap();
+    }
+    let mut follower = subscriber(&subscribing, Delivery::Pull);
+    assert_eq!(event(&mut follower).updates.len(), 3);
+    publisher.damage("b");
+    for value in 0..200 {
+        publisher.publish("a", &value, &value).unwrap();
+    }
+    let mut updates = Vec::new();
+    let unreadable = loop {
+        match follower.try_update() {
+            Ok(Some(FeedUpdate::Value(update))) => updates.push((update.key, update.value)),
+            Ok(_) | Err(ReceiveError::Lapped { .. }) => {}
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(unreadable, ReceiveError::UnreadableValues { count: 1 }), "{unreadable}");
+    assert_eq!((updates, follower.suspects()), (vec![("a".into(), Some(199))], vec!["b".into()]));
+    let error = publisher.event().record("b", &2).unwrap_err();
+    assert!(matches!(error, PublishError::DamagedValue), "{error}");
+    publisher.publish("b", &3, &4).unwrap();
+    assert_eq!(brief(&event(&mut follower)), [("b", Some(4), 2, false)]);
+    assert!(follower.suspects().is_empty() && !follower.is_recovering());
+}
+
+/// A number, but not every one.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(try_from = "u64", into = "u64")]
+struct Number(u64);
+
+impl From<Number> for u64 {
+    fn from(number: Number) -> Self {
+        number.0
+    }
+}
+
+impl TryFrom<u64> for Number {
+    type Error = &'static str;
+
+    fn try_from(number: u64) -> Result<Self, Self::Error> {
+        if number == 4711 { Err("not a number of this test") } else { Ok(Self(number)) }
+    }
+}
+
+#[test]
+fn value_that_cannot_be_decoded_stops_no_other_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
+    let mut publisher = publishing.feed_publisher::<String, Number, Number>("f").open().unwrap();
+    publisher.publish("good", &Number(2), &Number(2)).unwrap();
+    publisher.publish("bad", &Number(2), &Number(4711)).unwrap();
+    let open = || subscribing.feed_subscriber::<String, Number, Number>("shm:p/f").timeout(TIMEOUT);
+    let mut followers = [open().open().unwrap(), open().conflate(Duration::from_millis(1)).open().unwrap()];
+    for follower in &mut followers {
+        let (mut found, mut refused) = (Vec::new(), 0);
+        while found.is_empty() || refused == 0 {
+            match follower.update_timeout(TIMEOUT) {
+                Ok(Some(FeedUpdate::Value(update))) => found.push((update.key, update.value)),
+                Err(ReceiveError::UnreadableValues { count: 1 } | ReceiveError::Decode { .. }) => {
+                    refused += 1
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!((found, refused), (vec![("good".to_owned(), Some(Number(2)))], 1));
+    }
+    let [follower, _] = &mut followers;
+    assert_eq!(follower.suspects(), ["bad"]);
+    // A record that cannot be decoded is a loss of its key.
+    publisher.publish("good", &Number(4711), &Number(8)).unwrap();
+    let error = follower.update_timeout(TIMEOUT).unwrap_err();
+    assert!(matches!(error, ReceiveError::Decode { .. }), "{error}");
+    let Some(FeedUpdate::Value(update)) = follower.update_timeout(TIMEOUT).unwrap() else {
+        panic!("a value")
+    };
+    assert_eq!((update.key.as_str(), update.value), ("good", Some(Number(8))));
+}
+
+#[test]
+fn updates_and_events_can_be_mixed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
+    let mut publisher = publisher(&publishing);
+    let mut follower = subscriber(&subscribing, Delivery::Pull);
+    assert!(follower.try_event().unwrap().is_none());
+    for _ in 0..2 {
+        let mut building = publisher.event();
+        for value in 1..=3 {
+            building.update("a", &value, &value).unwrap();
+        }
+        building.commit();
+    }
+    let Some(FeedUpdate::Record(first)) = follower.try_update().unwrap() else { panic!("a record") };
+    assert_eq!((first.number, first.ends_event), (1, false));
+    let rest = event(&mut follower);
+    assert_eq!(
+        (brief(&rest), rest.is_whole),
+        (vec![("a", Some(2), 2, true), ("a", Some(3), 3, true)], false)
+    );
+    let next = event(&mut follower);
+    assert_eq!((next.updates.len(), next.is_whole), (3, true));
 }
 
 #[test]

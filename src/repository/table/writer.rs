@@ -218,6 +218,14 @@ impl TableWriter {
         true
     }
 
+    /// Damages the newest entry of the key in the first `key_len` bytes of [`Self::room`].
+    #[cfg(test)]
+    pub(crate) fn damage(&self, key_len: usize) {
+        let (cell, _) = self.find(key_len).expect("the table has the key");
+        let slot = self.geometry.slot_offset(cell, self.cells[cell].stamp);
+        self.region.store(slot + SLOT_CRC, !self.region.load(slot + SLOT_CRC) & u64::from(u32::MAX));
+    }
+
     /// Finds the key in the first `key_len` bytes of [`Self::room`]. Returns its cell, and the sequence of its newest entry, staged or
     /// committed.
     #[inline]

@@ -176,3 +176,25 @@ fn what_is_fetched_follows_what_changed() {
         assert!(wire.bytes <= most.max(256), "{} bytes", wire.bytes);
     }
 }
+
+/// A snapshot learns the keys, so that the next one reads only the cells of those that are wanted.
+#[test]
+fn second_snapshot_fetches_the_wanted_cells_only() {
+    let mut world = World::new(400, 400, 3);
+    (0..2000).for_each(|_| world.publish());
+    let mut reader = world.reader();
+    reader.set_interest(Interest::Those(Box::new(|key| key == b"k7")));
+    let mut fetched = || {
+        let (mut scan, mut len) = (SnapshotScan::new(&reader), 0);
+        loop {
+            len += scan.ranges().iter().map(|range| range.len).sum::<usize>();
+            if scan.step(&mut reader, &world.region, None).is_some() {
+                return len;
+            }
+        }
+    };
+    let cell = world.writer.geometry().cell_range(0).len;
+    assert!(fetched() > 200 * cell, "all keys were unknown");
+    let again = fetched();
+    assert!(again < 20 * cell + 400 * 8, "{again} bytes");
+}

@@ -24,8 +24,9 @@ const EVENT_PARTS: usize = 4;
 /// A feed occupies two topics of its node: the log has the feed's name, and the table that name and `/table`. Both can be
 /// subscribed to as such, for example by a program that wants quotes only.
 ///
-/// Publishing neither allocates (unless an event has more bytes or records than any before), nor locks, nor calls the operating system on the
-/// `shm` fabric, with the exceptions that [`Publisher`](crate::Publisher) lists. Dropping the publisher ends both topics.
+/// Publishing neither allocates (unless an event has more bytes or records than any before), nor locks, nor calls the operating
+/// system on the `shm` fabric, with the exceptions that [`Publisher`](crate::Publisher) lists. Dropping the publisher ends both
+/// topics.
 ///
 /// ```
 /// use fabricast::Node;
@@ -224,8 +225,8 @@ where
             return Err(PublishError::UnknownKey);
         }
 
-        // The record in the log's room, which has at least its head: otherwise the log could not be opened. The key's bytes are
-        // those in the table's.
+        // The record in the log's buffer, which holds at least its head: otherwise the log could not have been opened. The bytes of
+        // the key are in the table's buffer.
         let max = log.writer.geometry().payload_len_max();
         let too_long = |_| PublishError::TooLong { len: max + 1, max };
         let (head, room) = log.writer.room().split_at_mut(RECORD_HEAD_LEN);
@@ -338,7 +339,7 @@ where
         self.feed.add(key, record, &Effect::Keep)
     }
 
-    /// Adds a record, after which the feed does not have the key. Its capacity is free for another one after the commit.
+    /// Adds a record, after which the feed does not have the key. Its capacity is free for another one after the commit, not within this event.
     ///
     /// # Errors
     ///

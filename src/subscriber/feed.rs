@@ -43,9 +43,10 @@ const RECORD_LEN_MIN: usize = frame_len(RECORD_HEAD_LEN);
 ///
 /// A subscriber that is too slow loses records, which is reported once ([`ReceiveError::Lapped`]). A loss affects only the keys of
 /// the lost records: the records of all other keys are received without a gap. Those of the keys that lost some are left out until
-/// their values are received in place of them. Until then [`Self::suspects`] has these keys, from the moment at which the
-/// subscriber knows: when it has read the table, which the next receive does, or at the key's next record. Repeated losses end only
-/// if the subscriber keeps up on average; one that does not should receive values instead, at its own pace, with
+/// their values are received in place of them. While [`Self::is_recovering`] returns true such values may come, and
+/// [`Self::suspects`] has the keys of which that is certain: all whose last records were lost, once the subscriber has read the table,
+/// which the next receive does; others from their next record on. Repeated losses end only if the subscriber keeps up on average; one
+/// that does not should receive values instead, at its own pace, with
 /// [`conflate`](crate::FeedSubscriberBuilder::conflate).
 ///
 /// ```
@@ -77,9 +78,12 @@ const RECORD_LEN_MIN: usize = frame_len(RECORD_HEAD_LEN);
 ///
 /// # Cost
 ///
-/// A record costs a receive of a log, and a lookup in a map of the keys that the subscriber wants. The map and the values read from
-/// the table are the only memory that grows: with the number of wanted keys. At first, after a loss, and when the interest changes,
-/// the subscriber reads the entries of the wanted keys; that takes several round trips over a wire.
+/// A record costs a receive of a log, and a lookup in a map of the wanted keys. At first, after a loss, and when the interest changes,
+/// the subscriber reads the entries of the wanted keys, and those of keys that it does not know yet. Over a wire that takes several
+/// round trips. It allocates about 72 bytes for each key of the feed's capacity meanwhile, and the entries. The map grows with the
+/// number of wanted keys.
+///
+/// Keys are compared by their `Eq` and `Hash`: two keys must be equal if and only if they encode to the same bytes.
 ///
 /// Send, not Sync: it may be sent to another thread, and receives on one at a time.
 ///
@@ -277,7 +281,8 @@ where
         self.table.get(key)
     }
 
-    /// Receives only these keys from now on. The values of those that were not received before come first.
+    /// Receives only these keys from now on. The values of those that were not received before follow. What becomes of other keys is
+    /// not received: forget what is known of them.
     pub fn only_keys(&mut self, keys: impl IntoIterator<Item = impl Into<K>>)
     where
         K: Sync,
@@ -287,7 +292,7 @@ where
     }
 
     /// Receives only the keys for which this returns true, from now on: see [`Self::only_keys`]. It is called for each record and
-    /// each entry that is read.
+    /// each entry that is read, and must always give the same answer for a key.
     pub fn only(&mut self, wants: impl Fn(&K) -> bool + Send + Sync + 'static) {
         let wants: KeyPredicate<K> = Arc::new(wants);
         // First: if the predicate panics, records and table still agree on it.

@@ -126,8 +126,8 @@ impl TableWriter {
         self.geometry
     }
 
-    /// Has what is staged from now on, or the next commit, this sequence. It is not less than that of anything staged. Without this
-    /// call each commit has the next sequence.
+    /// Sets the sequence of later staged entries and of the next commit, which must not be less than that of anything staged.
+    /// Without this call each commit has the next sequence.
     #[inline]
     pub(crate) fn set_next(&mut self, next: Sequence) {
         debug_assert!(next > self.last, "sequences of a table grow");

@@ -115,7 +115,7 @@ where
         !matches!(self.cut, Cut::None)
     }
 
-    /// Has the values received of the keys that lack records, and forgets the other ones.
+    /// Forgets the keys that are not wanted, and requests the values of those that were not wanted before.
     pub(super) fn change_interest(&mut self, is_wanted: impl Fn(&K) -> bool) {
         self.is_whole &= !self.has_begun;
         self.compare_again(true);

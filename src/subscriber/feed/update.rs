@@ -50,7 +50,7 @@ pub struct ValueUpdate<K, V> {
     /// The key's last record, which the value includes: its sequence, and when it was published. If the key was removed while
     /// records were lost, the event at which that was noticed, and the time of the newest record before.
     pub meta: Meta,
-    /// The number of the key's last record.
+    /// The number of the key's last record; if the key was removed while records were lost, of the last one received.
     pub number: u64,
     /// It is the last of the values that were read together.
     pub ends_event: bool,

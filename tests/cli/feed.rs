@@ -5,7 +5,7 @@ use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::support::{Place, json as parsed, wait_until};
+use crate::support::{Place, damage, json as parsed, wait_until};
 
 #[derive(Serialize, Deserialize)]
 struct Trade {
@@ -172,9 +172,10 @@ fn info_names_log_and_table() {
     let place = Place::new();
     let node = place.node("n");
     let _feed = feed(&node);
-    let topics = json!({ "log": "shm:n/f", "table": "shm:n/f/table" });
+    let topic =
+        |name: &str, target| parsed(place.run(&["info", target, "--json"]).printed())["feed"][name].clone();
     for (target, row) in [("n/f", "its table is shm:n/f/table"), ("n/f/table", "its log is shm:n/f")] {
-        assert_eq!(parsed(place.run(&["info", target, "--json"]).printed())["feed"], topics);
+        assert_eq!([topic("log", target), topic("table", target)], ["shm:n/f", "shm:n/f/table"]);
         let ended = place.run(&["info", target]);
         assert!(
             ended.printed().lines().any(|line| line.starts_with("feed  ") && line.ends_with(row)),
@@ -188,6 +189,67 @@ fn info_names_log_and_table() {
     for target in ["n/g", "n/g/table", "n/h/table", "n/f/other"] {
         assert_eq!(parsed(place.run(&["info", target, "--json"]).printed()).get("feed"), None);
     }
+}
+
+/// Checks that `info` of the feed `n/f` has a row with this name and text.
+#[track_caller]
+fn assert_row(place: &Place, name: &str, text: &str) {
+    let ended = place.run(&["info", "n/f"]);
+    let mut rows = ended.printed().lines().filter_map(|line| line.split_once("  "));
+    assert!(rows.any(|row| row.0 == name && row.1.trim() == text), "{name} is not {text} in {}", ended.out);
+}
+
+#[test]
+fn info_of_the_log_shows_what_the_table_holds() {
+    let place = Place::new();
+    let node = place.node("n");
+    let mut feed = node.feed_publisher::<String, u8, String>("f").capacity(100).open().unwrap();
+    let feed_field = |target| parsed(place.run(&["info", target, "--json"]).printed())["feed"].clone();
+    for (key, value) in [("a", "the value of a"), ("b", "the value of b")] {
+        feed.publish(key, &1, &value.to_owned()).unwrap();
+    }
+    for (name, text) in [("keys", "2"), ("capacity", "100"), ("suspect keys", "0")] {
+        assert_row(&place, name, text);
+    }
+    damage("the value of b");
+    assert_row(&place, "suspect keys", "1");
+    let expected =
+        json!({ "log": "shm:n/f", "table": "shm:n/f/table", "keys": 2, "capacity": 100, "suspect_keys": 1 });
+    assert_eq!(feed_field("n/f"), expected);
+    // The table has these fields itself.
+    assert_eq!(feed_field("n/f/table"), json!({ "log": "shm:n/f", "table": "shm:n/f/table" }));
+    feed.publish("b", &1, &"repaired".to_owned()).unwrap();
+    assert_row(&place, "suspect keys", "0");
+}
+
+#[test]
+fn info_of_a_log_says_why_its_table_cannot_be_read() {
+    /// With the layout of a feed's records.
+    #[derive(Serialize, Deserialize)]
+    struct FeedRecord {
+        previous: u64,
+        ends_event: bool,
+        removes_key: bool,
+        key: String,
+        value: u64,
+    }
+    let place = Place::new();
+    let node = place.node("n");
+    let log = node.log_publisher::<FeedRecord>("f").open().unwrap();
+    let assert_unread = |part: &str| {
+        let ended = place.run(&["info", "n/f"]);
+        let row = ended.printed().lines().find(|line| line.starts_with("feed  ")).unwrap();
+        assert!(row.contains("cannot be read: ") && row.contains(part), "{part} is missing in {row}");
+        let feed = parsed(place.run(&["info", "n/f", "--json"]).printed())["feed"].clone();
+        assert!(feed["table_error"].as_str().unwrap().contains(part), "{part} is missing in {feed}");
+        assert_eq!((&feed["table"], feed.get("keys")), (&json!("shm:n/f/table"), None));
+    };
+    assert_unread("it has no such topic");
+    let other = node.state_publisher::<u64>("f/table").open().unwrap();
+    assert_unread("it is a state topic");
+    drop(other);
+    let _other = node.table_publisher::<String, u64>("f/table").open().unwrap();
+    assert_unread(&format!("that of the log {}", log.epoch()));
 }
 
 #[derive(Serialize, Deserialize)]

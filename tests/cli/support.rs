@@ -1,6 +1,8 @@
 //! The program as a user runs it: the real binary, in a runtime directory of its own.
 
+use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::FileExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
@@ -219,6 +221,24 @@ pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
         std::thread::park_timeout(LOOK);
     }
     panic!("waited in vain for {what}");
+}
+
+/// Changes the first byte of this text in the memory that this process publishes.
+pub(crate) fn damage(text: &str) {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let memory = OpenOptions::new().read(true).write(true).open("/proc/self/mem").unwrap();
+    let mut damaged = 0;
+    for line in maps.lines().filter(|line| line.contains(" rw-s ") && line.contains("/memfd:")) {
+        let (begin, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
+        let [begin, end] = [begin, end].map(|place| u64::from_str_radix(place, 16).unwrap());
+        let mut bytes = vec![0; usize::try_from(end - begin).unwrap()];
+        memory.read_exact_at(&mut bytes, begin).unwrap();
+        for at in (0..bytes.len() - text.len()).filter(|at| bytes[*at..].starts_with(text.as_bytes())) {
+            memory.write_all_at(&[!bytes[at]], begin + at as u64).unwrap();
+            damaged += 1;
+        }
+    }
+    assert_eq!(damaged, 1, "{text:?} in {maps}");
 }
 
 #[track_caller]

@@ -1,14 +1,11 @@
 //! Tables: keys and values from lines, one key, all keys, changes, and what `tail`, `hz`, `info` and `list` show.
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::FileExt;
-
 use fabricast::{Node, TablePublisher};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::support::{Place, Running, TIMEOUT, fields, json as parsed, wait_until};
+use crate::support::{Place, Running, TIMEOUT, damage, fields, json as parsed, wait_until};
 use crate::watch::is_stopped;
 
 fn reader(place: &Place) -> Node {
@@ -418,22 +415,4 @@ fn info_shows_keys_capacity_and_suspect_keys() {
     has_row("suspect keys", "0");
     let watch = place.run(&["info", "n/t", "--json"]);
     assert_eq!(parsed(watch.printed())["suspect_keys"], 0);
-}
-
-/// Changes the first byte of this text in the memory that this process publishes.
-fn damage(text: &str) {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    let memory = OpenOptions::new().read(true).write(true).open("/proc/self/mem").unwrap();
-    let mut damaged = 0;
-    for line in maps.lines().filter(|line| line.contains(" rw-s ") && line.contains("/memfd:")) {
-        let (begin, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
-        let [begin, end] = [begin, end].map(|place| u64::from_str_radix(place, 16).unwrap());
-        let mut bytes = vec![0; usize::try_from(end - begin).unwrap()];
-        memory.read_exact_at(&mut bytes, begin).unwrap();
-        for at in (0..bytes.len() - text.len()).filter(|at| bytes[*at..].starts_with(text.as_bytes())) {
-            memory.write_all_at(&[!bytes[at]], begin + at as u64).unwrap();
-            damaged += 1;
-        }
-    }
-    assert_eq!(damaged, 1, "{text:?} in {maps}");
 }

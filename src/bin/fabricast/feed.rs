@@ -81,3 +81,62 @@ pub(crate) fn log_of(table: &Target) -> Option<Target> {
     let topic = table.topic.as_str().strip_suffix(TABLE)?.parse().ok()?;
     Some(Target { address: table.address.clone(), topic })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use fabricast::{Decoded, Delivery, LogStart, Node};
+    use serde_json::json;
+
+    use super::*;
+
+    fn attach(node: &Node, target: &Target) -> AnySubscriber<Raw> {
+        let subscriber = node.any_subscriber::<Raw>(target).delivery(Delivery::Pull);
+        subscriber.start(LogStart::Earliest).timeout(Duration::from_secs(60)).open().unwrap()
+    }
+
+    #[test]
+    fn feeds_of_the_library_are_known_by_topics_schema_and_layout() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = Node::builder().name("n").unwrap().runtime_dir(dir.path()).open().unwrap();
+        let mut feed = node.feed_publisher::<String, u32, u64>("f").open().unwrap();
+        feed.publish("a", &1, &1).unwrap();
+        let mut event = feed.event();
+        event.update("b", &2, &2).unwrap();
+        event.remove("a", &3).unwrap();
+        event.record("b", &4).unwrap();
+        event.commit();
+
+        let target: Target = "shm:n/f".parse().unwrap();
+        let mut log = attach(&node, &target);
+        let table = table_of(&target).unwrap();
+        assert_eq!(log_of(&table), Some(target));
+        let table = attach(&node, &table);
+        assert!(matches!(table, AnySubscriber::Table(_)) && table.epoch() == log.epoch());
+
+        assert!(is_feed(&log) && !is_feed(&table) && !is_record(table.schema()));
+        let schema = log.schema().clone();
+        assert_eq!(schema.type_name().split('<').next(), Some(RECORD));
+        let described = serde_json::to_value(&schema).unwrap();
+        assert_eq!(value_format(&described), Some(&json!("u32")));
+
+        let AnySubscriber::Log(log) = &mut log else { unreachable!("a feed's log") };
+        let mut records = Vec::new();
+        while let Some(record) = log.try_receive().unwrap() {
+            let Ok(Decoded::Value(decoded)) = schema.decode(&record.value) else { panic!("{record:?}") };
+            let fields: Vec<&str> = decoded.as_object().unwrap().keys().map(String::as_str).collect();
+            assert_eq!(fields, FIELDS);
+            let Record { key, value, ends_event: is_end, removes_key } = Record::of(&decoded).unwrap();
+            assert_eq!(ends_event(&record.value), is_end, "{decoded}");
+            records.push(json!([key, value, is_end, removes_key]));
+        }
+        let expected = [
+            json!(["a", 1, true, false]),
+            json!(["b", 2, false, false]),
+            json!(["a", 3, false, true]),
+            json!(["b", 4, true, false]),
+        ];
+        assert_eq!(records, expected);
+    }
+}

@@ -36,7 +36,7 @@ published at one moment. Of a table, each change of a key is a value.
 
 Of a feed, rates are those of records, and a column shows events per second. With --key these are records
 of matching keys, and events that have one; lost records count in the rate as if they had the same keys,
-and the intervals across them are left out.
+and the intervals across them are left out. Where records are lost an event ends, and another begins.
 
 If values have time stamps (see `fabricast --help`), the end shows the median and largest time from each
 of them to publishing, by up to 10,000 values per second.
@@ -251,11 +251,19 @@ impl Meter {
         if measured.is_wanted {
             self.value(measured.position, measured.len, missed);
         } else {
+            missed.into_iter().for_each(|missed| self.lose(missed));
             self.second.others += 1;
             self.whole.others += 1;
         }
         self.is_event_open |= measured.is_wanted;
-        if self.has_events() && measured.ends_event && std::mem::take(&mut self.is_event_open) {
+        if measured.ends_event {
+            self.end_event();
+        }
+    }
+
+    /// Counts the present event of a feed, if it has a record that was received.
+    fn end_event(&mut self) {
+        if self.has_events() && std::mem::take(&mut self.is_event_open) {
             self.second.events += 1;
             self.whole.events += 1;
         }
@@ -295,6 +303,8 @@ impl Meter {
         self.whole.lost += loss.count;
         // How many of the lost records had one of the wanted keys is unknown, and so is the interval.
         self.last = self.last.filter(|_| self.counted != Counted::SomeRecords);
+        // The next record may be one of another event.
+        self.end_event();
     }
 
     /// Prints a line when one is due. Returns whether it was.
@@ -496,5 +506,30 @@ mod tests {
         assert!((line.events_per_s.unwrap() / line.rate - 2.0 / 3.0).abs() < 1e-9, "{line:?}");
         // Not the interval across the loss.
         assert_eq!((line.interval_ns, line.interval_max_ns), (Some(2000.0), Some(2000)));
+    }
+
+    #[test]
+    fn events_are_two_if_their_boundary_is_lost() {
+        for counted in [Counted::Records, Counted::SomeRecords, Counted::Values] {
+            let mut meter = Meter::new("t".parse().unwrap(), true, counted);
+            let add = |meter: &mut Meter, sequence, ends_event| {
+                let position = Position { sequence, published_ns: sequence * 1000 };
+                let measured = Measured { position, len: 8, is_wanted: true, ends_event, value: None };
+                meter.add(&measured, None);
+            };
+            let lose = |meter: &mut Meter, first| meter.lose(Loss { first, count: 2, reason: "lapped" });
+            // Lost are 3 and 4, with the end of an event, then 5 and 6, and then 9 and 10, between two events.
+            add(&mut meter, 1, false);
+            add(&mut meter, 2, false);
+            lose(&mut meter, 3);
+            assert_eq!(meter.second.events, u64::from(meter.has_events()));
+            lose(&mut meter, 5);
+            add(&mut meter, 7, false);
+            add(&mut meter, 8, true);
+            lose(&mut meter, 9);
+            add(&mut meter, 11, true);
+            assert_eq!((meter.whole.lost, meter.whole.received), (6, 5));
+            assert_eq!(meter.line(&meter.whole).events, meter.has_events().then_some(3));
+        }
     }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use clap::Args;
 use fabricast::{
-    AnySubscriber, Counter, Delivery, Fact, LogStart, NodeName, Raw, ReceiveError, Sequence, Target,
-    TopicReport, Unit,
+    AnySubscriber, Counter, Delivery, Epoch, Fact, LogStart, NodeName, Raw, ReceiveError, Sequence,
+    Subscriber, TableTopic, Target, TopicReport, Unit,
 };
 use serde::Serialize;
 
@@ -23,10 +23,12 @@ this command. The remote key is masked without --show-keys. Sizes of values are 
 those of memory in units of 1,024 (KiB); --json has bytes.
 
 Of a table, it also reads all entries, for up to a second, to count the suspect keys: those whose entries
-are damaged. If a second is not enough, their number is unknown (null with --json).
+are damaged. If a second is not enough, their number is unknown (null with --json). Of the log of a feed, it
+reads those of the feed's table, and shows the keys, the capacity and the suspect keys of that.
 
 Time stamps are the fields that have names of time stamps: see `fabricast --help`; with --json they are in
-\"timestamps\". For the log or the table of a feed it names the other topic; with --json \"feed\" has both.
+\"timestamps\". For the log or the table of a feed it names the other topic; with --json \"feed\" has both, and
+for the log also \"keys\", \"capacity\" and \"suspect_keys\" of the table, or \"table_error\" if it cannot be read.
 
 Examples:
   fabricast info shm:quotes/EURUSD
@@ -84,6 +86,24 @@ struct Found {
 struct FeedTopics {
     log: String,
     table: String,
+    /// Of the log only: the table reports it itself.
+    #[serde(flatten)]
+    held: Option<Held>,
+}
+
+/// What the table of a feed holds.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Held {
+    Read {
+        keys: Option<u64>,
+        capacity: Option<u64>,
+        /// Null if not all entries could be read in time.
+        suspect_keys: Option<usize>,
+    },
+    Unread {
+        table_error: String,
+    },
 }
 
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
@@ -95,11 +115,13 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
         true => TopicReport::with_keys(&mut subscriber)?,
         false => TopicReport::of(&mut subscriber)?,
     };
-    let suspect_keys = suspect_keys(&mut subscriber, report.sequence);
+    let suspect_keys = match &mut subscriber {
+        AnySubscriber::Table(table) => Some(suspect_keys(table, report.sequence)),
+        _ => None,
+    };
     let timestamps = Schemas::of(&subscriber).timestamps().names().map(str::to_owned).collect();
-    // Log and table of a feed have the same epoch.
-    let is_log = |log: &Target| attach(log).is_ok_and(|log| is_feed(&log) && log.epoch() == report.epoch);
-    let found = Found { suspect_keys, timestamps, feed: feed_topics(&subscriber, target, is_log) };
+    let feed = feed_topics(&subscriber, target, report.epoch, attach);
+    let found = Found { suspect_keys, timestamps, feed };
     drop(subscriber);
     let mut out = io::stdout().lock();
     if arguments.json {
@@ -110,33 +132,53 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     Ok(Exit::Done)
 }
 
-/// The number of damaged entries, if the topic is a table: `Some(None)` if not all entries up to this commit could be read in time.
-fn suspect_keys(subscriber: &mut AnySubscriber<Raw>, until: Sequence) -> Option<Option<usize>> {
-    let AnySubscriber::Table(table) = subscriber else { return None };
+/// The number of damaged entries; `None` if not all entries up to this commit could be read in time.
+fn suspect_keys(table: &mut Subscriber<TableTopic, Raw>, until: Sequence) -> Option<usize> {
     let deadline = Deadline::after(READ_TIMEOUT);
     while table.last() < until {
         match table.receive_timeout(LOOK_INTERVAL) {
             Err(ReceiveError::Ended { .. } | ReceiveError::Gone { .. }) => break,
-            Err(ReceiveError::Fabric(_)) => return Some(None),
-            _ if deadline.is_over() => return Some(None),
+            Err(ReceiveError::Fabric(_)) => return None,
+            _ if deadline.is_over() => return None,
             _ => {}
         }
     }
-    Some(Some(table.suspect_count()))
+    Some(table.suspect_count())
 }
 
-/// The topics of the feed, if this is one of them.
+/// The topics of the feed, if this is one of them. They have the same epoch.
 fn feed_topics(
     subscriber: &AnySubscriber<Raw>,
     target: &Target,
-    is_log: impl Fn(&Target) -> bool,
+    epoch: Epoch,
+    attach: impl Fn(&Target) -> Result<AnySubscriber<Raw>, Failure>,
 ) -> Option<FeedTopics> {
-    let (log, table) = match subscriber {
-        AnySubscriber::Table(_) => (log_of(target).filter(is_log)?, target.clone()),
-        log if is_feed(log) => (target.clone(), table_of(target)?),
+    let is_log = |log: &Target| attach(log).is_ok_and(|log| is_feed(&log) && log.epoch() == epoch);
+    let (log, table, held) = match subscriber {
+        AnySubscriber::Table(_) => (log_of(target).filter(is_log)?, target.clone(), None),
+        log if is_feed(log) => {
+            let table = table_of(target)?;
+            let held = attach(&table).and_then(|found| held(found, epoch));
+            let held = held.unwrap_or_else(|failure| Held::Unread { table_error: failure.to_string() });
+            (target.clone(), table, Some(held))
+        }
         _ => return None,
     };
-    Some(FeedTopics { log: log.to_string(), table: table.to_string() })
+    Some(FeedTopics { log: log.to_string(), table: table.to_string(), held })
+}
+
+/// What this topic holds, if it is the table of the feed with this epoch.
+fn held(mut subscriber: AnySubscriber<Raw>, epoch: Epoch) -> Result<Held, Failure> {
+    let report = TopicReport::of(&mut subscriber)?;
+    let other = |sentence: String| Failure::new(Exit::No, sentence);
+    let AnySubscriber::Table(table) = &mut subscriber else {
+        return Err(other(format!("it is a {} topic", report.kind)));
+    };
+    if report.epoch != epoch {
+        return Err(other(format!("its epoch is {}, that of the log {epoch}", report.epoch)));
+    }
+    let (keys, capacity) = (report.fact("keys"), report.fact("capacity"));
+    Ok(Held::Read { keys, capacity, suspect_keys: suspect_keys(table, report.sequence) })
 }
 
 fn print(out: &mut impl Write, target: &Target, report: &TopicReport, found: &Found) -> io::Result<()> {
@@ -184,18 +226,35 @@ fn print(out: &mut impl Write, target: &Target, report: &TopicReport, found: &Fo
 }
 
 impl Found {
-    fn rows(&self, target: &str) -> impl Iterator<Item = [String; 2]> {
-        let suspects = self.suspect_keys.map(|suspects| {
-            let unread = || format!("unknown: not all entries could be read in {}", shown(READ_TIMEOUT));
-            ("suspect keys", suspects.map_or_else(unread, |suspects| suspects.to_string()))
-        });
-        let feed = self.feed.as_ref().map(|feed| match feed.table == target {
-            true => ("feed", format!("its log is {}", feed.log)),
-            false => ("feed", format!("its table is {}", feed.table)),
-        });
-        let stamps = Some(self.timestamps.join(", ")).filter(|names| !names.is_empty());
-        let stamps = stamps.map(|names| ("time stamps", format!("by name: {}", printable(&names))));
-        [suspects, feed, stamps].into_iter().flatten().map(|(name, text)| [name.to_owned(), text])
+    fn rows(&self, target: &str) -> Vec<[String; 2]> {
+        let mut rows = Vec::new();
+        let mut add = |name: &str, text: String| rows.push([name.to_owned(), text]);
+        let suspects = |suspects: Option<usize>| match suspects {
+            Some(suspects) => suspects.to_string(),
+            None => format!("unknown: not all entries could be read in {}", shown(READ_TIMEOUT)),
+        };
+        if let Some(suspect_keys) = self.suspect_keys {
+            add("suspect keys", suspects(suspect_keys));
+        }
+        if let Some(FeedTopics { log, table, held }) = &self.feed {
+            match held {
+                Some(Held::Unread { table_error }) => {
+                    let why = printable(table_error);
+                    add("feed", format!("its table is {table}, which cannot be read: {why}"));
+                }
+                _ if table == target => add("feed", format!("its log is {log}")),
+                _ => add("feed", format!("its table is {table}")),
+            }
+            if let Some(Held::Read { keys, capacity, suspect_keys }) = held {
+                keys.iter().for_each(|keys| add("keys", keys.to_string()));
+                capacity.iter().for_each(|capacity| add("capacity", capacity.to_string()));
+                add("suspect keys", suspects(*suspect_keys));
+            }
+        }
+        if !self.timestamps.is_empty() {
+            add("time stamps", format!("by name: {}", printable(&self.timestamps.join(", "))));
+        }
+        rows
     }
 }
 

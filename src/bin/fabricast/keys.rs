@@ -119,33 +119,71 @@ fn is_written(key: &serde_json::Value, written: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::time::Duration;
+
+    use fabricast::Node;
     use serde_json::json;
 
     use super::*;
 
+    /// Patterns with texts that match.
+    const MATCHING: [(&str, &str); 8] = [
+        ("", ""),
+        ("*", ""),
+        ("*", "aé"),
+        ("a?", "aé"),
+        ("*a*b", "xaxbb"),
+        ("A*", "A"),
+        ("**", "a"),
+        ("[a", "[a"),
+    ];
+    /// Patterns with texts that do not match.
+    const OTHERS: [(&str, &str); 7] =
+        [("", "a"), ("?", ""), ("a", "ab"), ("*a", "ab"), ("a*", "ba"), ("a*a", "a"), ("[ab]", "a")];
+
+    fn is_match(pattern: &str, text: &str) -> bool {
+        matches(&pattern.chars().collect::<Vec<_>>(), text)
+    }
+
     #[test]
-    fn pattern_matches_as_it_does_for_tables() {
-        let is_match = |pattern: &str, text: &str| matches(&pattern.chars().collect::<Vec<_>>(), text);
-        for (pattern, text) in [
-            ("", ""),
-            ("*", ""),
-            ("*", "aé"),
-            ("a?", "aé"),
-            ("*a*b", "xaxbb"),
-            ("A*", "A"),
-            ("**", "a"),
-            ("[a", "[a"),
-        ] {
+    fn pattern_matches_whole_texts() {
+        for (pattern, text) in MATCHING {
             assert!(is_match(pattern, text), "{pattern} {text}");
         }
-        for (pattern, text) in
-            [("", "a"), ("?", ""), ("a", "ab"), ("*a", "ab"), ("a*", "ba"), ("a*a", "a"), ("[ab]", "a")]
-        {
+        for (pattern, text) in OTHERS {
             assert!(!is_match(pattern, text), "{pattern} {text}");
         }
         assert!(
             !is_match(&"*a".repeat(500), &"a".repeat(499)) && is_match(&"*a".repeat(500), &"a".repeat(1000))
         );
+    }
+
+    #[test]
+    fn pattern_matches_as_it_does_for_tables() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = Node::builder().name("n").unwrap().runtime_dir(dir.path()).open().unwrap();
+        let mut publisher = node.table_publisher::<String, u8>("t").open().unwrap();
+        let pairs = || MATCHING.into_iter().chain(OTHERS);
+        for (_, text) in pairs() {
+            publisher.put(text, &1).unwrap();
+        }
+        let mut typed = node.table_subscriber::<String, u8>("shm:n/t").open().unwrap();
+        assert!(typed.changes().all(|change| change.is_ok()));
+        let AnySubscriber::Table(mut raw) = node.any_subscriber::<Raw>("shm:n/t").open().unwrap() else {
+            unreachable!("a table")
+        };
+        // Every text with every pattern.
+        let known: BTreeSet<String> = typed.keys().into_iter().collect();
+        assert_eq!(known, pairs().map(|(_, text)| text.to_owned()).collect());
+        for (pattern, _) in pairs() {
+            let expected: BTreeSet<&String> = known.iter().filter(|text| is_match(pattern, text)).collect();
+            typed.only_glob(pattern);
+            assert_eq!(typed.keys().iter().collect::<BTreeSet<_>>(), expected, "{pattern}");
+            raw.only_glob(pattern);
+            let found = raw.snapshot(Duration::from_secs(60)).unwrap().entries;
+            assert_eq!(found.len(), expected.len(), "{pattern}");
+        }
     }
 
     #[test]

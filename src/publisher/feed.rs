@@ -339,7 +339,8 @@ where
         self.feed.add(key, record, &Effect::Keep)
     }
 
-    /// Adds a record, after which the feed does not have the key. Its capacity is free for another one after the commit, not within this event.
+    /// Adds a record, after which the feed does not have the key. Its capacity is free for another one after the commit, not within
+    /// this event.
     ///
     /// # Errors
     ///

@@ -346,9 +346,10 @@ where
     }
 
     /// Returns whether records of some keys may be missing, and values in place of them are still to come: before the first values,
-    /// after a loss, and after the interest has changed. False for a conflated subscriber.
+    /// after a loss, and after the interest has changed.
     pub fn is_recovering(&self) -> bool {
-        matches!(&self.reception, Reception::Records(records) if records.is_recovering())
+        let is_behind = matches!(&self.reception, Reception::Records(records) if records.is_recovering());
+        is_behind || self.updates.begins_with_a_value()
     }
 
     /// Returns the sequence of the last record that was received, reported lost, or left out. For a conflated subscriber, of the

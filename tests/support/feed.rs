@@ -51,6 +51,8 @@ pub(crate) struct Replica {
     is_incomplete: bool,
     /// The newest event of which all was received.
     pub(crate) event: u64,
+    /// The newest event of any update.
+    pub(crate) newest: u64,
     /// How many records were lost, and how many keys received values.
     pub(crate) lost: u64,
     pub(crate) values: u64,
@@ -61,9 +63,14 @@ pub(crate) struct Replica {
 impl Replica {
     /// Receives the next update, if there is one, and checks it. Returns whether there was one.
     pub(crate) fn follow(&mut self, subscriber: &mut Subscriber) -> Result<bool, ReceiveError> {
-        let update = match subscriber.try_update() {
+        let received = subscriber.try_update();
+        let is_recovering = subscriber.is_recovering();
+        let update = match received {
             Ok(Some(update)) => update,
-            Ok(None) => return Ok(false),
+            Ok(None) => {
+                self.is_incomplete &= is_recovering;
+                return Ok(false);
+            }
             Err(ReceiveError::Lapped { count, .. }) => {
                 std::mem::take(&mut self.pending).into_iter().for_each(|update| self.apply(update));
                 self.is_incomplete = true;
@@ -75,6 +82,8 @@ impl Replica {
         let ends_event = update.ends_event();
         self.pending.push(update);
         if ends_event {
+            let is_value = matches!(self.pending.last(), Some(FeedUpdate::Value(_)));
+            self.is_incomplete &= !is_value || is_recovering;
             std::mem::take(&mut self.pending).into_iter().for_each(|update| self.apply(update));
         }
         Ok(true)
@@ -87,9 +96,9 @@ impl Replica {
                 let value = update.value.expect("no key is removed");
                 let event = update.meta.sequence.get().div_ceil(RECORDS);
                 assert_eq!((value, value[0]), (value_after(update.key, event), update.number));
+                self.newest = self.newest.max(event);
                 self.keys.insert(update.key, value);
                 self.values += 1;
-                self.is_incomplete &= !ends_event;
             }
             FeedUpdate::Record(update) => {
                 let event = update.meta.sequence.get().div_ceil(RECORDS);
@@ -97,6 +106,7 @@ impl Replica {
                 let value = self.keys.entry(update.key).or_default();
                 *value = [value[0] + 1, value[1] + event];
                 assert_eq!((value[0], *value), (update.number, value_after(update.key, event)));
+                self.newest = self.newest.max(event);
                 if ends_event {
                     self.event = event;
                     if !self.is_incomplete {

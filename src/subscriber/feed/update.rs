@@ -217,6 +217,16 @@ impl<K, R, V> Updates<K, R, V> {
         }
     }
 
+    /// Returns whether the next update is a value. Those that are received together stand one behind the other.
+    pub(super) fn begins_with_a_value(&self) -> bool {
+        let next = match self.ready.front() {
+            Some(Received::Update(update)) => Some(update),
+            Some(Received::End(_)) => None,
+            None => self.held.as_ref(),
+        };
+        matches!(next, Some(FeedUpdate::Value(_)))
+    }
+
     /// Returns the next step.
     #[inline]
     pub(super) fn next(&mut self) -> Result<Option<Received<K, R, V>>, ReceiveError> {

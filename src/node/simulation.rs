@@ -554,4 +554,5 @@ mod ends;
 mod feeds;
 mod logs;
 mod notices;
+mod strange_feeds;
 mod tables;

@@ -136,7 +136,7 @@ impl<K, R, V> From<bool> for Advance<K, R, V> {
     }
 }
 
-/// Updates to be received, and an error after them.
+/// Updates to be received, and errors after them.
 #[derive(Debug)]
 pub(super) struct Updates<K, R, V> {
     ready: VecDeque<Received<K, R, V>>,
@@ -144,12 +144,13 @@ pub(super) struct Updates<K, R, V> {
     held: Option<FeedUpdate<K, R, V>>,
     /// The current event has updates.
     has_begun: bool,
-    failure: Option<ReceiveError>,
+    /// Reported after them, in this order.
+    failures: VecDeque<ReceiveError>,
 }
 
 impl<K, R, V> Default for Updates<K, R, V> {
     fn default() -> Self {
-        Self { ready: VecDeque::new(), held: None, has_begun: false, failure: None }
+        Self { ready: VecDeque::new(), held: None, has_begun: false, failures: VecDeque::new() }
     }
 }
 
@@ -196,7 +197,8 @@ impl<K, R, V> Updates<K, R, V> {
     /// Cuts the current event short: records are missing.
     pub(super) fn fail(&mut self, failure: Option<ReceiveError>) {
         self.ready.extend(self.held.take().map(Received::Update));
-        (self.has_begun, self.failure) = (false, failure);
+        self.has_begun = false;
+        self.failures.extend(failure);
     }
 
     /// Drops the updates of all other keys.
@@ -232,7 +234,7 @@ impl<K, R, V> Updates<K, R, V> {
     pub(super) fn next(&mut self) -> Result<Option<Received<K, R, V>>, ReceiveError> {
         match self.ready.pop_front() {
             Some(step) => Ok(Some(step)),
-            None => self.failure.take().map_or(Ok(None), Err),
+            None => self.failures.pop_front().map_or(Ok(None), Err),
         }
     }
 }

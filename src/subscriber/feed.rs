@@ -208,10 +208,10 @@ where
         self.wait_for(timeout, Self::try_update)
     }
 
-    /// Receives the next event, if all of it is available; `None` also as [`Self::try_update`] does. Of an event that is cut short
-    /// by a loss it returns the part that was received, and then the error. Allocates the list of the event's updates.
+    /// Receives the next event, if all of it is available. Of an event that is cut short by a loss it returns the part that was
+    /// received, and then the error. Allocates the list of the event's updates.
     ///
-    /// Updates of an event that [`Self::try_update`] has begun to receive are not part of it.
+    /// Updates of an event that [`Self::try_update`] has begun to receive are not part of it; it is then not whole.
     ///
     /// # Errors
     ///

@@ -172,15 +172,6 @@ where
     /// Those of [`Subscriber::try_receive`]; [`ReceiveError::Contended`] when the publisher changed keys too fast during the timeout.
     pub fn snapshot(&mut self, timeout: Duration) -> Result<Snapshot<K, V>, ReceiveError> {
         let (scan, sequence) = self.core.take_snapshot(saturate(timeout))?;
-        self.decoded_snapshot(&scan, sequence)
-    }
-
-    /// Decodes a complete snapshot.
-    pub(super) fn decoded_snapshot(
-        &self,
-        scan: &SnapshotScan,
-        sequence: Sequence,
-    ) -> Result<Snapshot<K, V>, ReceiveError> {
         let decoded = scan.entries(&self.core.reader).map(|entry| {
             let decoded = <(K, Option<V>)>::decode(entry.bytes);
             let sequence = entry.meta.sequence;

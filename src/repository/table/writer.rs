@@ -287,7 +287,10 @@ impl TableWriter {
             let index = cell as usize;
             let stamp = Stamp::new(self.region.load(self.geometry.version_offset(index)));
             let header = self.header(index, stamp);
-            let had_key = stamp != Stamp::NONE && self.is_present(index, stamp, header.key_len as usize);
+            let key_len = header.key_len as usize;
+            // Only damaged memory names a longer key.
+            let is_possible = stamp != Stamp::NONE && key_len <= self.geometry.key_len_max();
+            let had_key = is_possible && self.is_present(index, stamp, key_len);
             let (number, added) = if had_key { (header.number, header.added) } else { (0, Sequence::NONE) };
             if let Some(cell) = self.cells.get_mut(index) {
                 *cell = Cell { stamp, number, added };

@@ -49,7 +49,7 @@ impl LastRecords {
         Self { max, records: 0, held: VecDeque::new() }
     }
 
-    /// Adds what came next. Drops what is no longer among the last.
+    /// Adds a record or a loss, and drops the oldest ones beyond the maximum of records.
     pub(super) fn add(&mut self, arrived: Result<Value, Loss>, filter: &KeyFilter) {
         if arrived.as_ref().is_ok_and(|record| !filter.wants(&record.bytes)) {
             return;

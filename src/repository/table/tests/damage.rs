@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::layout::WORD;
+use crate::layout::table::SLOT_RUN;
 use crate::limits;
 use crate::repository::{Finding, WriteOrder};
 
@@ -199,4 +200,24 @@ fn look_up_any(reader: &mut TableReader, memory: &Region, key: &[u8]) -> Option<
     let cell = reader.cell_of(key)?;
     let _ = reader.look_up(memory, (cell, key), false);
     Some(())
+}
+
+#[test]
+fn entry_that_names_an_impossible_key_does_not_stop_its_writer() {
+    let mut world = World::new(1, 1, 1);
+    let put = |world: &mut World| {
+        world.writer.room()[..2].copy_from_slice(b"k0");
+        world.writer.stage_filled((2, 4), None, 1)
+    };
+    put(&mut world).unwrap();
+    world.writer.commit(1);
+    let geometry = world.writer.geometry();
+    let version = Stamp::new(world.region.load(geometry.version_offset(0)));
+    world.region.store(geometry.slot_offset(0, version) + SLOT_RUN, u64::MAX);
+    put(&mut world).unwrap();
+    world.writer.discard();
+    put(&mut world).unwrap();
+    world.writer.commit(2);
+    let (sequence, table) = snapshot(&mut world.reader(), &world.region);
+    assert_eq!((sequence, table.len()), (2, 1));
 }

@@ -73,9 +73,10 @@ pub(crate) const PRESENT: u8 = 1;
 pub(crate) const ABSENT: u8 = 0;
 /// Bits of a stamp below the sequence.
 const SEQUENCE_SHIFT: u32 = 8;
-/// How much a stamp grows when its commit rewrites the slot.
+/// The unit of the revision in a stamp.
 const REVISION: u64 = 2;
-/// The bits of a stamp that count rewrites.
+/// The bits of a stamp that count the entries written to its cell: those that were discarded count, and their sequences are used again,
+/// so that without them two entries could have the same stamp.
 const REVISION_MASK: u64 = ((1 << SEQUENCE_SHIFT) - 1) & !1;
 
 /// The geometry of a table region, always valid.
@@ -265,20 +266,23 @@ impl Stamp {
         usize::from(self.0 & 1 == 1)
     }
 
-    /// Returns the stamp of the other slot, for this sequence.
+    /// Returns the stamp of the next entry of the cell, for this sequence: in the other slot.
     #[inline]
     pub(crate) fn next(self, sequence: Sequence) -> Self {
-        Self(sequence.get() << SEQUENCE_SHIFT | (self.0 & 1 ^ 1))
+        Self(self.again(sequence).0 ^ 1)
     }
 
-    /// Returns the stamp of the same slot, which the same commit writes again for this sequence.
+    /// Returns the stamp of the next entry of the cell, for this sequence: in the same slot, because no commit has the one before.
     #[inline]
     pub(crate) fn again(self, sequence: Sequence) -> Self {
-        if self.sequence() == sequence {
-            let revision = self.0.wrapping_add(REVISION) & REVISION_MASK;
-            return Self(self.0 & !REVISION_MASK | revision);
-        }
-        Self(sequence.get() << SEQUENCE_SHIFT | self.0 & 1)
+        let revision = self.0.wrapping_add(REVISION) & REVISION_MASK;
+        Self(sequence.get() << SEQUENCE_SHIFT | revision | self.0 & 1)
+    }
+
+    /// Returns the stamp of an entry that is the newest again, because those up to this stamp were discarded. The next one has a
+    /// revision after theirs.
+    pub(crate) fn after_discarding(self, discarded: Self) -> Self {
+        Self(self.0 & !REVISION_MASK | discarded.0 & REVISION_MASK)
     }
 
     /// Returns a stamp without a sequence that names the other slot.
@@ -389,7 +393,7 @@ mod tests {
         assert_eq!(header.emit(), [0x2_0000_0005, 3, 4, 0x1122]);
         assert_eq!(EntryHeader::parse(header.emit()), header);
         let stamp = Stamp::NONE.next(Sequence::new(7));
-        assert_eq!(stamp.get(), 0x701);
+        assert_eq!(stamp.get(), 0x703);
         let run = [9, stamp.get(), 0x2_0000_0005, 3, 4, 0x1122, u64::from_le_bytes(*b"ab\x01xy\0\0\0"), 0];
         let check = EntryCheck::new(TopicId::new(0x99), Epoch::new(0x55).unwrap());
         let bytes: Vec<u8> =
@@ -399,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn stamps_alternate_slots_and_count_rewrites() {
+    fn stamps_alternate_slots_and_count_entries() {
         let first = Stamp::NONE.next(Sequence::new(1));
         let second = first.next(Sequence::new(2));
         assert_eq!([first.slot(), second.slot(), second.next(Sequence::new(9)).slot()], [1, 0, 1]);
@@ -410,6 +414,11 @@ mod tests {
             assert_eq!((again.sequence(), again.slot()), (second.sequence(), second.slot()));
             assert_eq!(again == second, revision % 128 == 0);
         }
+        // The one after a discarded entry has its slot and its sequence, but not its stamp.
+        let discarded = second.next(Sequence::new(3));
+        let later = second.after_discarding(discarded).next(Sequence::new(3));
+        assert_eq!((later.sequence(), later.slot()), (discarded.sequence(), discarded.slot()));
+        assert_ne!(later, discarded);
     }
 
     #[test]

@@ -11,9 +11,12 @@ use crate::clock::saturate;
 use crate::id::{Meta, Sequence};
 use crate::layout::ByteRange;
 use crate::layout::header::HOT_SEQUENCE;
+use crate::layout::table::Stamp;
 use crate::memory::Region;
 use crate::payload::{DecodeError, Decoded, Payload, Raw, Schema, encode_unchecked};
-use crate::repository::table::{ChangedKey, Interest, Looked, Scan, SnapshotScan, TableReader, TableTopic};
+use crate::repository::table::{
+    CellMemory, ChangedKey, Interest, Looked, Scan, SnapshotScan, TableReader, TableTopic,
+};
 use crate::repository::{ReadFailure, Reader as _, Taken, Verified};
 
 /// Receives the newest value of each key of a table topic.
@@ -409,9 +412,13 @@ impl super::core::Core<TableReader> {
                 has_all = self.learn_keys()?;
                 continue;
             };
-            let memory = self.read_now(&self.reader.ranges_of(cell))?;
+            let ranges @ [version, ..] = self.reader.ranges_of(cell);
+            let version = self.version_in_mirror(version);
+            let memory = self.read_now(&ranges)?;
+            let at =
+                version.map_or(CellMemory::Mapped(&memory), |version| CellMemory::Mirror(&memory, version));
             let is_arriving = self.subscription.is_arriving();
-            match self.reader.look_up(&memory, (cell, key), is_arriving)? {
+            match self.reader.look_up(at, (cell, key), is_arriving)? {
                 Looked::Found(taken) => return Ok(Some(taken)),
                 Looked::Contended => {}
                 Looked::Removed | Looked::Elsewhere if has_all && removed_from == Some(cell) => {
@@ -433,7 +440,8 @@ impl super::core::Core<TableReader> {
         self.reader.begin_keys(&mut scan);
         loop {
             let memory = self.read_now(scan.ranges())?;
-            if let Some(has_all) = self.reader.step_keys(&mut scan, &memory) {
+            let is_mapped = !self.subscription.is_fetched();
+            if let Some(has_all) = self.reader.step_keys(&mut scan, &memory, is_mapped) {
                 return Ok(has_all);
             }
         }
@@ -456,6 +464,12 @@ impl super::core::Core<TableReader> {
                 return Err(ReadFailure::Contended { attempts: scan.passes() }.into());
             }
         }
+    }
+
+    /// Returns the version there that the last fetch brought; `None` in mapped memory.
+    fn version_in_mirror(&self, version: ByteRange) -> Option<Stamp> {
+        let Source::Remote(remote) = &self.subscription.source else { return None };
+        Some(Stamp::new(remote.mirror().load_acquire(version.offset)))
     }
 
     /// Returns whether mapped memory has not reached this commit.

@@ -111,7 +111,7 @@ fn assert_table(file: &File, line: &Part<'_>, published_ns: u64) {
     };
     let found: Vec<_> = newest.iter().map(|(key, (_, entry))| (key.as_str(), facts(entry))).collect();
     let expected =
-        [("a", ([4, 0, 3, 1], Some(40))), ("b", ([7, 0, 1, 7], Some(70))), ("c", ([6, 0, 1, 6], Some(60)))];
+        [("a", ([4, 3, 3, 1], Some(40))), ("b", ([7, 3, 1, 7], Some(70))), ("c", ([6, 2, 1, 6], Some(60)))];
     assert_eq!(found, expected);
     assert_eq!(newest["b"].1.published_ns, published_ns);
     // In the other slots, what was given up, and the removal.
@@ -119,8 +119,8 @@ fn assert_table(file: &File, line: &Part<'_>, published_ns: u64) {
         let (cell, entry) = &newest[key];
         cells.entry(*cell, 1 - stamp_part(entry.stamp, "slot")).map(|entry| facts(&entry))
     };
-    assert_eq!(other("a"), Some(([5, 0, 4, 1], Some(0))));
-    assert_eq!(other("b"), Some(([5, 0, 2, 3], None)));
+    assert_eq!(other("a"), Some(([5, 4, 4, 1], Some(0))));
+    assert_eq!(other("b"), Some(([5, 2, 2, 3], None)));
 }
 
 #[test]

@@ -202,15 +202,15 @@ fn the_page_describes_the_memory_of_a_table_and_of_its_landing_regions() {
         [sequence, revision, entry.number, entry.added]
     };
     for (key, expected) in
-        [("k0", [2, 0, 2, 1]), ("k1", [3, 2, 4, 2]), ("k2", [6, 0, 2, 2]), ("k3", [2, 0, 1, 2])]
+        [("k0", [2, 2, 2, 1]), ("k1", [3, 4, 4, 2]), ("k2", [6, 2, 2, 2]), ("k3", [2, 1, 1, 2])]
     {
         assert_eq!(facts(&newest[key].1), expected, "{key}");
     }
     // The removed key's cell has another key; its other slot, the removal.
     let (cell, entry) = &newest["new"];
-    assert_eq!((facts(entry), entry.pair.1.as_ref()), ([5, 0, 1, 5], Some(&value(5))));
+    assert_eq!((facts(entry), entry.pair.1.as_ref()), ([5, 3, 1, 5], Some(&value(5))));
     let removal = cells.entry(*cell, 1 - stamp_part(entry.stamp, "slot")).unwrap();
-    assert_eq!((facts(&removal), removal.pair), ([4, 0, 2, 2], ("k514".to_owned(), None)));
+    assert_eq!((facts(&removal), removal.pair), ([4, 2, 2, 2], ("k514".to_owned(), None)));
     let (cell, entry) = &newest["k3"];
     assert_eq!(
         (stamp_part(entry.stamp, "slot"), cells.entry(*cell, 0)),

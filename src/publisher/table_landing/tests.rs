@@ -10,7 +10,7 @@ use crate::payload::encode_unchecked;
 use crate::publisher::tests::Wire;
 use crate::publisher::{CopyBudget, PublishError, PublishedTopic, TableOptions, TablePublisher, TopicParts};
 use crate::repository::table::tests::{Held, Replica, Table, index, table_of};
-use crate::repository::table::{Interest, Looked, SnapshotScan, TableReader};
+use crate::repository::table::{CellMemory, Interest, Looked, SnapshotScan, TableReader};
 use crate::repository::{Reader as _, WriteOrder};
 use crate::sync::atomic::AtomicBool;
 use crate::testkit::clock::VirtualClock;
@@ -192,7 +192,8 @@ impl World {
         let Follower { wire, reader, .. } = self.subscriber.as_mut().unwrap();
         let target = Arc::clone(&wire.0.lock().target);
         let Some(cell) = reader.cell_of(&key) else { return };
-        if let Looked::Found(taken) = reader.look_up(&target, (cell, &key), true).unwrap() {
+        if let Looked::Found(taken) = reader.look_up(CellMemory::Mapped(&target), (cell, &key), true).unwrap()
+        {
             let found = reader.verified(taken);
             let held = &self.history[index(found.meta.sequence.get())][&key];
             assert_eq!(found.payload[key.len() + 1..], held.value);

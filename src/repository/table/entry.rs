@@ -57,6 +57,35 @@ pub(super) enum Choice {
     Later,
 }
 
+/// A table's memory, for reading one cell.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum CellMemory<'a> {
+    /// In which words appear in order.
+    Mapped(&'a Region),
+    /// A mirror, whose words are of different times, and the version of the cell that an earlier fetch had brought.
+    Mirror(&'a Region, Stamp),
+}
+
+impl<'a> CellMemory<'a> {
+    /// Returns the memory itself.
+    #[inline]
+    pub(super) fn region(self) -> &'a Region {
+        match self {
+            Self::Mapped(region) | Self::Mirror(region, _) => region,
+        }
+    }
+
+    /// Returns whether the entry with this stamp was committed, given that the version of its cell names the other slot by now.
+    #[inline]
+    fn had(self, stamp: Stamp) -> bool {
+        match self {
+            Self::Mapped(_) => true,
+            // Another one may have been discarded, long before.
+            Self::Mirror(_, version) => stamp == version,
+        }
+    }
+}
+
 impl EntryCopy {
     /// Creates room for one entry.
     pub(super) fn new(geometry: TableGeometry, check: EntryCheck) -> Self {
@@ -64,9 +93,11 @@ impl EntryCopy {
         Self { geometry, check, run: vec![0; words].into() }
     }
 
-    /// Chooses the newest entry of a cell that commits up to this one made, if it is newer than `known`.
+    /// Chooses the newest committed entry of a cell, if it is newer than `known`.
     #[inline]
-    pub(super) fn choose(&self, memory: &Region, cell: usize, committed: Sequence, known: Stamp) -> Choice {
+    pub(super) fn choose(&self, at: CellMemory<'_>, cell: usize, known: Stamp) -> Choice {
+        let memory = at.region();
+        let committed = committed(memory);
         // Acquire: pairs with the Release fence of `TableWriter::commit`.
         let version = Stamp::new(memory.load_acquire(self.geometry.version_offset(cell)));
         if version == known {
@@ -83,7 +114,7 @@ impl EntryCopy {
             return Choice::Later;
         }
         match before.sequence() {
-            sequence if sequence > committed => Choice::Later,
+            sequence if sequence > committed || !at.had(before) => Choice::Later,
             // In a landing region that is behind, the other slot may hold an entry from before the known one.
             sequence if sequence <= known.sequence() || before.slot() != other.slot() => Choice::Nothing,
             _ => Choice::Slot(before),

@@ -11,6 +11,7 @@ mod writer;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub(crate) use entry::CellMemory;
 pub(crate) use interest::Interest;
 pub(crate) use reader::{ChangedKey, Looked, TableReader};
 pub(crate) use scan::Scan;

@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, VecDeque};
 pub(crate) use self::lookup::Looked;
 
 use super::directory::Directory;
-use super::entry::{EntryCopy, committed};
+use super::entry::{CellMemory, EntryCopy, committed};
 use super::interest::{CellSet, Interest};
 use super::scan::{Goal, Left, PassEnd, Scan, Scanned};
 use crate::id::{Epoch, Kind, Meta, Sequence, TopicId};
@@ -230,7 +230,7 @@ impl TableReader {
             }
         };
         while let Some(cell) = self.next_cell(memory, &mut pass) {
-            match self.visit(memory, cell, &mut pass.end.left, &settled) {
+            match self.visit(CellMemory::Mapped(memory), cell, &mut pass.end.left, &settled) {
                 Ok(None) if self.removed.is_empty() => {}
                 Ok(None) => {
                     self.pass = Some(pass);
@@ -472,9 +472,9 @@ impl Reader for TableReader {
         if let Some(taken) = self.take_removed() {
             return Ok(Some(taken));
         }
-        while let Some((cell, _)) = self.scan.next_cell() {
-            let mut left = Left::default();
-            let outcome = self.visit(mirror, cell, &mut left, &|reader: &mut Self, cell, version| {
+        while let Some((cell, version)) = self.scan.next_cell() {
+            let (at, mut left) = (CellMemory::Mirror(mirror, version), Left::default());
+            let outcome = self.visit(at, cell, &mut left, &|reader: &mut Self, cell, version| {
                 reader.has_settled((cell, version), now_ns(), limits::DAMAGE_SETTLED_NS)
             });
             self.scan.leave(left);

@@ -222,13 +222,14 @@ pub(crate) fn table_of(scan: &SnapshotScan, reader: &TableReader) -> Table {
 fn look_up(reader: &mut TableReader, memory: &Region, key: &[u8]) -> Option<Vec<u8>> {
     for _ in 0..2 {
         if let Some(cell) = reader.cell_of(key)
-            && let Looked::Found(taken) = reader.look_up(memory, (cell, key), false).unwrap()
+            && let Looked::Found(taken) =
+                reader.look_up(CellMemory::Mapped(memory), (cell, key), false).unwrap()
         {
             return Some(reader.verified(taken).payload[key.len() + 1..].to_vec());
         }
         let mut scan = Scan::default();
         reader.begin_keys(&mut scan);
-        while reader.step_keys(&mut scan, memory).is_none() {}
+        while reader.step_keys(&mut scan, memory, true).is_none() {}
     }
     None
 }

@@ -48,6 +48,7 @@ pub(crate) struct TableWriter {
 /// The newest entry of a cell, committed or staged.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cell {
+    /// Its slot and sequence, and the revision of the last entry written to the cell.
     stamp: Stamp,
     number: u64,
     /// The commit that added its key; none if it was removed.
@@ -208,8 +209,8 @@ impl TableWriter {
         }
         let (run, _) = self.scratch.split_at_mut(ENTRY_WORD + entry_words(entry_len));
         let (lead, held) = run.split_at_mut(LEAD_WORDS);
-        lead.copy_from_slice(&[cell as u64, stamp.get()]);
         let slot = self.geometry.slot_offset(cell, stamp);
+        lead.copy_from_slice(&[cell as u64, self.region.load(slot)]);
         self.region.copy_out(slot + SLOT_RUN, held);
         if u64::from(self.check.of_run(run)) != self.region.load(slot + SLOT_CRC) {
             return false;
@@ -293,7 +294,7 @@ impl TableWriter {
             let had_key = is_possible && self.is_present(index, stamp, key_len);
             let (number, added) = if had_key { (header.number, header.added) } else { (0, Sequence::NONE) };
             if let Some(cell) = self.cells.get_mut(index) {
-                *cell = Cell { stamp, number, added };
+                *cell = Cell { stamp: stamp.after_discarding(cell.stamp), number, added };
             }
             let has_key = self.directory.has(index);
             if had_key && !has_key {

@@ -7,7 +7,7 @@ use crate::layout::{ByteRange, WORD};
 use crate::limits;
 use crate::memory::Region;
 use crate::repository::reader::HOT_LINE;
-use crate::repository::table::entry::{Choice, Entry, committed};
+use crate::repository::table::entry::{CellMemory, Choice, Entry};
 use crate::repository::table::scan::{Goal, Left, PassEnd, Scan, Scanned};
 use crate::repository::{ReadFailure, Taken};
 
@@ -30,7 +30,7 @@ impl TableReader {
         self.directory.find(key)
     }
 
-    /// Returns what to fetch before [`Self::look_up`].
+    /// Returns what to fetch before [`Self::look_up`], first the cell's version.
     pub(crate) fn ranges_of(&self, cell: usize) -> [ByteRange; 3] {
         let version = ByteRange { offset: self.geometry.version_offset(cell), len: WORD };
         [version, self.geometry.cell_range(cell), HOT_LINE]
@@ -40,13 +40,13 @@ impl TableReader {
     /// a rejected entry may be in flight: then only one that is known to be damaged is an error.
     pub(crate) fn look_up(
         &mut self,
-        memory: &Region,
+        at: CellMemory<'_>,
         (cell, key): (usize, &[u8]),
         is_arriving: bool,
     ) -> Result<Looked, ReadFailure> {
-        let mut rejected = None;
+        let (memory, mut rejected) = (at.region(), None);
         for _ in 0..limits::TORN_RETRIES_MAX {
-            let stamp = match self.copy.choose(memory, cell, committed(memory), Stamp::NONE) {
+            let stamp = match self.copy.choose(at, cell, Stamp::NONE) {
                 Choice::Nothing => return Ok(Looked::Elsewhere),
                 Choice::Later => continue,
                 Choice::Slot(stamp) => stamp,
@@ -87,9 +87,9 @@ impl TableReader {
         scan.plan(&self.keys_goal());
     }
 
-    /// Continues to learn keys after the fetch of a step. Returns once it is over whether all keys are known that were committed
-    /// when this began.
-    pub(crate) fn step_keys(&mut self, scan: &mut Scan, memory: &Region) -> Option<bool> {
+    /// Continues to learn keys after the fetch of a step, into a mirror unless `is_mapped`. Returns once it is over whether all keys
+    /// are known that were committed when this began.
+    pub(crate) fn step_keys(&mut self, scan: &mut Scan, memory: &Region, is_mapped: bool) -> Option<bool> {
         let keys_done = self.keys_done;
         let scanned = scan.advance(memory, &self.keys_goal(), |_, version| version.sequence() > keys_done);
         let end = match scanned {
@@ -97,8 +97,13 @@ impl TableReader {
             Scanned::More => return None,
             Scanned::Over(end) => Some(end),
             Scanned::Cells => {
-                while let Some((cell, _)) = scan.next_cell() {
-                    let is_known = self.learn_cell(memory, cell);
+                while let Some((cell, version)) = scan.next_cell() {
+                    let at = if is_mapped {
+                        CellMemory::Mapped(memory)
+                    } else {
+                        CellMemory::Mirror(memory, version)
+                    };
+                    let is_known = self.learn_cell(at, cell);
                     scan.leave(Left { has_changing: !is_known, has_rejected: false });
                 }
                 scan.plan(&self.keys_goal())
@@ -112,13 +117,13 @@ impl TableReader {
     }
 
     /// Learns the key of a cell. Returns whether that succeeded.
-    fn learn_cell(&mut self, memory: &Region, cell: usize) -> bool {
+    fn learn_cell(&mut self, at: CellMemory<'_>, cell: usize) -> bool {
         for _ in 0..limits::TORN_RETRIES_MAX {
-            match self.copy.choose(memory, cell, committed(memory), Stamp::NONE) {
+            match self.copy.choose(at, cell, Stamp::NONE) {
                 Choice::Nothing => return true,
                 Choice::Later => {}
                 Choice::Slot(stamp) => {
-                    if let Ok(entry) = self.copy.take(memory, cell, stamp) {
+                    if let Ok(entry) = self.copy.take(at.region(), cell, stamp) {
                         self.learn(cell, &entry);
                         return true;
                     }

@@ -4,8 +4,7 @@ use super::{ChangedKey, Suspicion, TableReader};
 use crate::id::Meta;
 use crate::layout::table::{ENTRY_WORD, Stamp};
 use crate::limits;
-use crate::memory::Region;
-use crate::repository::table::entry::{Choice, Entry, EntryRejection, committed};
+use crate::repository::table::entry::{CellMemory, Choice, Entry, EntryRejection};
 use crate::repository::table::scan::Left;
 use crate::repository::{ReadFailure, Taken};
 
@@ -15,15 +14,16 @@ impl TableReader {
     #[inline]
     pub(super) fn visit(
         &mut self,
-        memory: &Region,
+        at: CellMemory<'_>,
         cell: usize,
         left: &mut Left,
         settled: &impl Fn(&mut Self, usize, Stamp) -> bool,
     ) -> Result<Option<Taken>, ReadFailure> {
+        let memory = at.region();
         let known = self.cells.get(cell).map_or(Stamp::NONE, |known| known.version);
         let mut rejected = None;
         for _ in 0..limits::TORN_RETRIES_MAX {
-            let stamp = match self.copy.choose(memory, cell, committed(memory), known) {
+            let stamp = match self.copy.choose(at, cell, known) {
                 Choice::Nothing => return Ok(None),
                 Choice::Later => continue,
                 Choice::Slot(stamp) => stamp,

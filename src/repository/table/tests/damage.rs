@@ -56,7 +56,7 @@ fn a_damaged_entry_is_reported_once_and_suspect_until_it_changes() {
     copy.store(slot + 48, !copy.load(slot + 48));
     assert!(reader.poll(&copy).is_err());
     assert_eq!(reader.suspects().collect::<Vec<_>>(), [&key[..]]);
-    assert!(reader.look_up(&copy, (cell, &key), false).is_err());
+    assert!(reader.look_up(CellMemory::Mapped(&copy), (cell, &key), false).is_err());
     put(&mut world);
     assert!(
         reader.poll(&world.region).unwrap().is_none() && reader.has_more(),
@@ -91,7 +91,10 @@ fn a_snapshot_waits_for_entries_in_flight() {
     let mut scan = SnapshotScan::new(&reader);
     for now_ns in [5, limits::ARRIVAL_SETTLED_NS / 2, limits::ARRIVAL_SETTLED_NS] {
         assert_eq!(attempt(&mut reader, &mut scan, now_ns), None);
-        assert!(matches!(reader.look_up(&landing, (cell, &key), true), Ok(Looked::Contended)));
+        assert!(matches!(
+            reader.look_up(CellMemory::Mapped(&landing), (cell, &key), true),
+            Ok(Looked::Contended)
+        ));
         assert_eq!(reader.suspects().count(), 0);
     }
     let mut arrived = SnapshotScan::new(&reader);
@@ -105,7 +108,7 @@ fn a_snapshot_waits_for_entries_in_flight() {
     let settled_ns = limits::ARRIVAL_SETTLED_NS + 5;
     assert_eq!(attempt(&mut reader, &mut scan, settled_ns).as_ref(), Some(&others));
     assert_eq!(reader.suspects().collect::<Vec<_>>(), [&key[..]]);
-    assert!(reader.look_up(&landing, (cell, &key), true).is_err());
+    assert!(reader.look_up(CellMemory::Mapped(&landing), (cell, &key), true).is_err());
     let mut scan = SnapshotScan::new(&reader);
     assert_eq!(attempt(&mut reader, &mut scan, 0), Some(others));
 }
@@ -193,12 +196,12 @@ fn look_up_any(reader: &mut TableReader, memory: &Region, key: &[u8]) -> Option<
     let mut scan = Scan::default();
     reader.begin_keys(&mut scan);
     for _ in 0..100 {
-        if reader.step_keys(&mut scan, memory).is_some() {
+        if reader.step_keys(&mut scan, memory, true).is_some() {
             break;
         }
     }
     let cell = reader.cell_of(key)?;
-    let _ = reader.look_up(memory, (cell, key), false);
+    let _ = reader.look_up(CellMemory::Mapped(memory), (cell, key), false);
     Some(())
 }
 

@@ -87,6 +87,58 @@ fn nothing_wrong_is_received_over_a_wire_and_nothing_is_missed() {
     });
 }
 
+/// The slots of a cell are fetched first, then the hot line, and after two more commits the cell's version: it names the slot that was
+/// fetched last, and the other one was fetched when it still had an entry that was given up.
+#[test]
+fn discarded_entry_is_not_taken_for_the_one_before_the_newest() {
+    let geometry = TableGeometry::new(2, 8, 64).unwrap();
+    let region = Region::allocate(geometry.region_len(), Protection::PeersRead).unwrap();
+    let line = Geometry::from(geometry).static_header(Epoch::FIRST, TOPIC, 0);
+    let region = Arc::new(region);
+    let mut writer = TableWriter::new(Arc::clone(&region), geometry, &line);
+    let stage = |writer: &mut TableWriter, key: &[u8; 1], value: u8| {
+        let room = writer.room();
+        (room[0], room[2]) = (key[0], value);
+        writer.stage_filled((1, 3), None, 1).unwrap();
+    };
+    stage(&mut writer, b"a", 1);
+    writer.commit(1).unwrap();
+    stage(&mut writer, b"a", 99);
+    writer.discard();
+    stage(&mut writer, b"b", 2);
+    writer.commit(1).unwrap();
+
+    let mirror = Region::allocate(region.len(), Protection::PeersRead).unwrap();
+    let copy = |ranges: &[ByteRange]| {
+        let words = ranges.iter().flat_map(|range| (range.offset..range.offset + range.len).step_by(WORD));
+        words.for_each(|word| mirror.store(word, region.load(word)));
+    };
+    let mut reader = TableReader::new(geometry, (Epoch::FIRST, TOPIC), Sequence::NONE);
+    let mut fetch = reader.plan();
+    loop {
+        let ranges = reader.ranges(&fetch).to_vec();
+        let (versions, others): (Vec<_>, Vec<_>) =
+            ranges.iter().partition(|range| range.offset == geometry.version_offset(0));
+        copy(&others);
+        if others.contains(&geometry.cell_range(0)) {
+            for value in [3, 4] {
+                stage(&mut writer, b"a", value);
+                writer.commit(1).unwrap();
+            }
+        }
+        copy(&versions);
+        match reader.check(&mirror, &fetch, 0).unwrap() {
+            Finding::More(next) => fetch = next,
+            _ => break,
+        }
+    }
+    let mut received = Vec::new();
+    while let Some(taken) = reader.take_fetched(&mirror, || 0).unwrap() {
+        received.push(reader.verified(taken).payload.to_vec());
+    }
+    assert_eq!(received, [b"b\x01\x02"], "the other cell is read by the next pass");
+}
+
 #[test]
 fn a_snapshot_over_a_wire_is_of_one_commit() {
     each_seed(amount(400, 4000), |seed| {

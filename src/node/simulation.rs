@@ -554,5 +554,6 @@ mod ends;
 mod feeds;
 mod logs;
 mod notices;
+mod slow_feeds;
 mod strange_feeds;
 mod tables;

@@ -187,12 +187,15 @@ where
             self.updates.put_back(std::mem::take(&mut self.event));
         }
         loop {
-            match self.next()? {
+            let next = self.next().inspect_err(|error| {
+                self.is_begun &= matches!(error, ReceiveError::Contended { .. } | ReceiveError::Fabric(_));
+            });
+            match next? {
                 Some(Received::Update(update)) => {
                     self.is_begun = !update.ends_event();
                     return Ok(Some(update));
                 }
-                Some(Received::End(_)) => {}
+                Some(Received::End(_)) => self.is_begun = false,
                 None => return Ok(None),
             }
         }

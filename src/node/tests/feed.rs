@@ -1,5 +1,7 @@
 //! Feeds between nodes of one host.
 
+mod losses;
+
 use std::collections::BTreeMap;
 
 use super::*;

@@ -193,6 +193,11 @@ impl TableReader {
 
     /// Records that the entry of a cell is damaged.
     pub(super) fn suspect(&mut self, cell: usize) {
+        if let Some(known) = self.cells.get_mut(cell) {
+            // Its key may be another one, which may be wanted: the next entry shows.
+            known.has_key &= self.wanted.has(cell);
+        }
+        self.wanted.set(cell, true);
         self.suspects.insert(cell);
     }
 

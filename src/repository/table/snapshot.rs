@@ -37,9 +37,11 @@ struct Held {
     len: usize,
     number: u64,
     published_ns: u64,
+    /// The entry that was rejected last, and how often.
+    rejected: Stamp,
     rejections: u32,
     is_damaged: bool,
-    /// When its newest entry was first rejected, ns of the caller's clock.
+    /// When that entry was first rejected, ns of the caller's clock.
     rejected_ns: u64,
 }
 
@@ -130,6 +132,12 @@ impl SnapshotScan {
         })
     }
 
+    /// Returns the bytes that it holds.
+    #[cfg(test)]
+    pub(super) fn held_len(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Returns the number of damaged entries, after the last step.
     pub(crate) fn damaged(&self) -> usize {
         self.held.iter().filter(|held| held.is_damaged).count()
@@ -179,7 +187,8 @@ impl SnapshotScan {
             }
             Err(_) => {
                 let now_ns = arriving_ns.unwrap_or_default();
-                if held.rejections == 0 {
+                if held.rejected != stamp {
+                    (held.rejected, held.rejections) = (stamp, 0);
                     held.rejected_ns = now_ns;
                 }
                 held.rejections = held.rejections.saturating_add(1);
@@ -189,7 +198,8 @@ impl SnapshotScan {
                     *has_missed = true;
                     scan.leave(Left { has_rejected: true, has_changing: false });
                 } else {
-                    *held = Held { stamp, is_damaged: true, ..Held::default() };
+                    let Held { begin, room, .. } = *held;
+                    *held = Held { stamp, begin, room, is_damaged: true, ..Held::default() };
                     reader.suspect(cell);
                 }
             }

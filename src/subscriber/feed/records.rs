@@ -35,6 +35,8 @@ where
     has_joined: bool,
     /// The log has ended, and all its records were received.
     is_over: bool,
+    /// The feed has ended, and its table cannot be read.
+    is_table_given_up: bool,
     /// Nothing of the current event is missing so far.
     is_whole: bool,
     /// A part of the current event was received.
@@ -52,8 +54,8 @@ enum Cut<K, V> {
     /// One of this event or a later one, to be read from the table.
     Due {
         at_least: Sequence,
-        /// Since when, ns of the node's clock.
-        since_ns: u64,
+        /// When it was first read in vain, ns of the node's clock.
+        since_ns: Option<u64>,
         /// Any key may lack records; otherwise only those that are suspect.
         is_for_all: bool,
         scan: Option<SnapshotScan>,
@@ -61,10 +63,12 @@ enum Cut<K, V> {
     /// It is known, and the log is read up to the same event.
     Ahead {
         cut: KnownCut<K, V>,
-        /// Since when, ns of the node's clock.
-        since_ns: u64,
+        /// Since when, ns of the node's clock, the log has not moved on from this record.
+        since: Option<(Sequence, u64)>,
         /// Records up to the cut and after it are lost: another one is needed behind it.
         is_overtaken: bool,
+        /// Records before it are lost: their keys are suspect from the next receive on.
+        has_lost: bool,
     },
 }
 
@@ -91,6 +95,7 @@ where
             cut: Cut::None,
             has_joined: false,
             is_over: false,
+            is_table_given_up: false,
             is_whole: true,
             has_begun: false,
             published_ns: 0,
@@ -133,6 +138,7 @@ where
             self.is_whole = false;
             self.compare_again(true);
         }
+        self.suspect_lost();
         match &self.cut {
             Cut::Due { .. } => return self.read_cut(table).map(Advance::from),
             Cut::Ahead { cut, is_overtaken, .. } if self.log.last() >= cut.sequence || self.is_over => {
@@ -155,6 +161,16 @@ where
         };
         self.is_decoding = false;
         advanced
+    }
+
+    /// Suspects the keys whose last records were lost before the cut. Not at once: the loss is reported first.
+    fn suspect_lost(&mut self) {
+        let Cut::Ahead { cut, has_lost, .. } = &mut self.cut else { return };
+        if std::mem::take(has_lost) {
+            let last = self.log.last();
+            let lost = cut.entries.iter().filter(|entry| entry.meta.sequence <= last);
+            lost.for_each(|entry| self.keys.suspect_unless(&entry.key, entry.meta.sequence));
+        }
     }
 
     /// Takes a record.
@@ -191,7 +207,7 @@ where
     #[cold]
     fn miss(&mut self) {
         self.is_whole = false;
-        if matches!(self.cut, Cut::None) {
+        if matches!(self.cut, Cut::None) && !self.is_table_given_up {
             self.compare_again(false);
         }
     }
@@ -213,6 +229,11 @@ where
             }
             Ended { .. } | Gone { .. } => {
                 self.is_over = true;
+                if std::mem::take(&mut self.has_begun) && matches!(self.cut, Cut::None) {
+                    // The event will not be complete: its values are, or none counts as such.
+                    self.is_whole = false;
+                    self.compare_again(true);
+                }
                 updates.fail(None);
                 return Ok(Advance::More);
             }
@@ -223,7 +244,7 @@ where
         let has_joined = self.has_joined;
         match &mut self.cut {
             // The cut has what was lost.
-            Cut::Ahead { cut, .. } if self.log.last() <= cut.sequence => {}
+            Cut::Ahead { cut, has_lost, .. } if self.log.last() <= cut.sequence => *has_lost = has_joined,
             Cut::Ahead { is_overtaken, .. } => {
                 *is_overtaken = true;
                 if !has_joined {
@@ -244,19 +265,22 @@ where
 
     /// Fails if the log has not reached the cut for long.
     fn check_deadline(&mut self) -> Result<(), ReceiveError> {
-        let Cut::Ahead { since_ns, .. } = &mut self.cut else { return Ok(()) };
+        let Cut::Ahead { since, .. } = &mut self.cut else { return Ok(()) };
         let now_ns = self.log.core.subscription.clock.monotonic_ns();
-        if now_ns.saturating_sub(*since_ns) < limits::ANSWER_DEADLINE_NS {
+        let last = self.log.last();
+        let (_, since_ns) = *since.filter(|(at, _)| *at == last).as_ref().unwrap_or(&(last, now_ns));
+        *since = Some((last, since_ns));
+        if now_ns.saturating_sub(since_ns) < limits::ANSWER_DEADLINE_NS {
             return Ok(());
         }
-        *since_ns = now_ns;
+        *since = Some((last, now_ns));
         Err(ReceiveError::Contended { attempts: 1 })
     }
 
     /// Requests a cut of the last record or a later event.
     fn compare_again(&mut self, is_for_all: bool) {
-        let (at_least, since_ns) = (self.log.last(), self.log.core.subscription.clock.monotonic_ns());
-        self.cut = Cut::Due { at_least, since_ns, is_for_all, scan: None };
+        let at_least = self.log.last();
+        self.cut = Cut::Due { at_least, since_ns: None, is_for_all, scan: None };
     }
 
     /// Reads the cut. Returns false if the table has not reached it.
@@ -276,8 +300,7 @@ where
                     |entry: &&SnapshotEntry<K, V>| self.has_joined && entry.meta.sequence <= *at_least;
                 let lost = cut.entries.iter().filter(is_lost);
                 lost.for_each(|entry| self.keys.suspect_unless(&entry.key, entry.meta.sequence));
-                let since_ns = self.log.core.subscription.clock.monotonic_ns();
-                self.cut = Cut::Ahead { cut, since_ns, is_overtaken: false };
+                self.cut = Cut::Ahead { cut, since: None, is_overtaken: false, has_lost: false };
                 return Ok(true);
             }
             Ok(Some(_)) => has_ended,
@@ -294,15 +317,16 @@ where
                 // Nothing tells which keys lack records: none counts as complete.
                 self.keys.suspect_from(Sequence::NONE);
             }
-            self.cut = Cut::None;
+            (self.cut, self.is_table_given_up) = (Cut::None, true);
             return Ok(true);
         }
         let clock = &self.log.core.subscription.clock;
-        let waited_ns = clock.monotonic_ns().saturating_sub(*since_ns);
+        let now_ns = clock.monotonic_ns();
+        let waited_ns = now_ns.saturating_sub(*since_ns.get_or_insert(now_ns));
         if waited_ns < limits::ANSWER_DEADLINE_NS {
             return Ok(false);
         }
-        *since_ns = clock.monotonic_ns();
+        *since_ns = Some(now_ns);
         Err(ReceiveError::Contended { attempts: scan.as_ref().map_or(1, SnapshotScan::passes) })
     }
 
@@ -329,7 +353,7 @@ where
             let meta = Meta { sequence, epoch, published_ns };
             updates.add(FeedUpdate::Value(ValueUpdate { key, value: None, meta, number, ends_event: false }));
         }
-        updates.end(EventEnd { sequence, is_whole: true });
+        updates.end(EventEnd { sequence, is_whole: unreadable == 0 });
         if unreadable > 0 {
             updates.fail(Some(ReceiveError::UnreadableValues { count: unreadable }));
         }
@@ -348,9 +372,6 @@ where
 {
     let Some(sequence) = table.core.continue_snapshot(scan)? else { return Ok(None) };
     let (mut entries, mut unreadable, mut unreadable_keys) = (Vec::new(), scan.damaged(), Vec::new());
-    if unreadable > 0 {
-        unreadable_keys = table.suspects();
-    }
     for entry in scan.entries(&table.core.reader) {
         let SnapshotBytes { bytes, key_len, number, meta } = entry;
         match <(K, Option<V>)>::decode(bytes) {

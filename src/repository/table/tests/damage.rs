@@ -224,3 +224,61 @@ fn entry_that_names_an_impossible_key_does_not_stop_its_writer() {
     let (sequence, table) = snapshot(&mut world.reader(), &world.region);
     assert_eq!((sequence, table.len()), (2, 1));
 }
+
+fn put_key(world: &mut World, key: &[u8], value_len: usize, sequence: u64) {
+    world.writer.set_next(Sequence::new(sequence));
+    world.writer.room()[..key.len()].copy_from_slice(key);
+    world.writer.stage_filled((key.len(), key.len() + 1 + value_len), None, 1).unwrap();
+}
+
+/// In each of eight passes its key changes twice after its version was read.
+#[test]
+fn entry_that_keeps_changing_is_not_damaged() {
+    let (mut world, mut sequence) = (World::new(8, 4, 1), 1);
+    put_key(&mut world, b"hot", 8, sequence);
+    world.writer.commit(1);
+    let mut reader = world.reader();
+    let mut scan = SnapshotScan::new(&reader);
+    for step in 0.. {
+        if scan.passes() < 8 && step % 4 == 3 {
+            for _ in 0..2 {
+                sequence += 1;
+                put_key(&mut world, b"hot", 8, sequence);
+                world.writer.commit(1);
+            }
+        }
+        if scan.step(&mut reader, &world.region, None).is_some() {
+            break;
+        }
+        assert!(step < 1000);
+    }
+    assert_eq!((scan.damaged(), scan.entries(&reader).count()), (0, 1));
+}
+
+/// An entry is damaged and repaired again and again, while another cell keeps the snapshot from completing.
+#[test]
+fn snapshot_holds_no_more_than_the_table() {
+    let mut world = World::new(8, 4, 1);
+    for (key, sequence) in [(b"one", 1), (b"two", 2)] {
+        put_key(&mut world, key, 40, sequence);
+        world.writer.commit(1);
+    }
+    let version = world.writer.geometry().version_offset(1);
+    world.region.store(version, Stamp::NONE.next(Sequence::new(1 << 40)).get());
+    let mut reader = world.reader();
+    let (mut scan, mut sequence) = (SnapshotScan::new(&reader), 2);
+    for is_damaged in [true, false].repeat(50) {
+        sequence += 1;
+        put_key(&mut world, b"one", 40, sequence);
+        world.writer.commit(1);
+        if is_damaged {
+            world.writer.room()[..3].copy_from_slice(b"one");
+            world.writer.damage(3);
+        }
+        let passes = scan.passes();
+        while scan.passes() < passes + 12 {
+            assert!(scan.step(&mut reader, &world.region, None).is_none());
+        }
+    }
+    assert!(scan.held_len() < 1000, "{} bytes", scan.held_len());
+}

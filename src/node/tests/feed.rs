@@ -478,6 +478,11 @@ fn topics_that_are_not_one_feed_are_refused() {
         matches!(error, SubscriberError::Refused { reason: RefuseReason::SchemaMismatch, .. }),
         "{error}"
     );
+    let told = ErrorChain(&error).to_string();
+    assert!(told.contains("a log and not a feed") && told.contains("Node::log_subscriber"), "{told}");
+    let _state = publishing.state_publisher::<u64>("state").open().unwrap();
+    let told = ErrorChain(&open("state")).to_string();
+    assert!(told.contains("a state and not a feed"), "{told}");
     let error = open("nothing");
     assert!(matches!(error, SubscriberError::Refused { reason: RefuseReason::NoSuchTopic, .. }), "{error}");
 
@@ -492,6 +497,10 @@ fn topics_that_are_not_one_feed_are_refused() {
     );
     let error = publishing.feed_publisher::<String, u64, u64>("not a name").open().unwrap_err();
     assert_eq!(error.to_string(), "not a name".parse::<crate::id::TopicName>().unwrap_err().to_string());
+    // The log of a feed is not a table.
+    let error = subscribing.table_subscriber::<String, u64>("shm:p/one").open().unwrap_err();
+    let told = ErrorChain(&error).to_string();
+    assert!(told.contains("one/table") && told.contains("Node::feed_subscriber"), "{told}");
     drop(one);
     // Not of one publisher.
     let _log = publishing.log_publisher::<FeedRecord<String, u64>>("one").open().unwrap();

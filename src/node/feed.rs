@@ -168,7 +168,8 @@ where
     }
 
     /// Receives values instead of records: of each key that has changed the newest value, once in this interval. The subscriber then
-    /// reads the table only, at its own pace, and cannot fall behind. The values of one interval need not be of one event.
+    /// reads the table only, at its own pace, and cannot fall behind. The values of one interval need not be of one event. The record
+    /// type is not checked, because the subscriber does not attach to the log.
     ///
     /// ```
     /// use std::time::Duration;

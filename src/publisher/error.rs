@@ -14,8 +14,8 @@ use crate::repository::TooLong;
 pub enum PublishError {
     /// The value is longer than the topic's declared maximum.
     #[error(
-        "{limit}{length} is over this topic's maximum of {max}: declare a larger {setting}",
-        length = OfLength(*len, *max),
+        "{limit} takes {length} bytes, over this topic's maximum of {max}: declare a larger {setting}",
+        length = Length(*len, *max),
         setting = limit.setting()
     )]
     TooLong {
@@ -31,8 +31,8 @@ pub enum PublishError {
     Encode(EncodeError),
     /// The key is longer than the table's declared maximum.
     #[error(
-        "a key{length} is over this table's maximum of {max}: declare a larger key_len_max",
-        length = OfLength(*len, *max)
+        "a key has {length} bytes, over this table's maximum of {max}: declare a larger key_len_max",
+        length = Length(*len, *max)
     )]
     KeyTooLong {
         /// Its length in encoded form, bytes, if known; otherwise it is longer than `max`.
@@ -152,13 +152,13 @@ impl fmt::Display for LenLimit {
 }
 
 /// A length that is over a maximum, if it is known.
-struct OfLength(Option<usize>, usize);
+struct Length(Option<usize>, usize);
 
-impl fmt::Display for OfLength {
+impl fmt::Display for Length {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self(Some(len), _) => write!(out, " of {len} bytes"),
-            Self(None, max) => write!(out, " of more than {max} bytes"),
+            Self(Some(len), _) => write!(out, "{len}"),
+            Self(None, max) => write!(out, "more than {max}"),
         }
     }
 }

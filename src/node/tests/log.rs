@@ -137,7 +137,7 @@ fn each_record_over_the_declared_maximum_is_refused() {
     let mut raw = node.log_publisher::<Raw>("raw").payload_len_max(16).open().unwrap();
     let error = raw.publish(&[0; 17]).unwrap_err();
     assert!(matches!(&error, PublishError::TooLong { len: Some(17), max: 16, .. }), "{error}");
-    assert!(error.to_string().contains("of 17 bytes"), "{error}");
+    assert!(error.to_string().contains(" 17 bytes"), "{error}");
     let batch = ["a".to_owned(), "b".to_owned(), long, "c".to_owned()];
     publisher.publish_batch(&batch).unwrap_err();
     // The records before the failed one are published.

@@ -172,12 +172,16 @@ fn last_records_of_a_running_log_are_no_more_than_asked_for() {
     let node = place.node("n");
     let mut log = node.log_publisher::<u64>("t").open().unwrap();
     let mut feed = node.feed_publisher::<String, u64, u64>("f").open().unwrap();
+    for number in 1..=3 {
+        log.publish(&number).unwrap();
+        feed.publish("a", &number, &number).unwrap();
+    }
     let (end, is_over) = channel::<()>();
     std::thread::scope(|scope| {
         scope.spawn(move || {
             // Slowly enough for `tail`.
             let pause = Duration::from_micros(100);
-            for number in 1.. {
+            for number in 4.. {
                 log.publish(&number).unwrap();
                 feed.publish("a", &number, &number).unwrap();
                 if is_over.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {

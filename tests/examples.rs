@@ -172,6 +172,29 @@ fn market_feed_ends_and_every_subscriber_has_the_books_of_the_engine() {
     }
 }
 
+/// Few messages: the feed may end without a key, or without any record.
+#[test]
+fn market_feed_needs_no_messages() {
+    for count in ["0", "1", "5", "10", "11", "12"] {
+        let dir = directory();
+        let mut command = assert_cmd::Command::from_std(example("market_feed", &dir));
+        command.args(["--rate", "1e6", "--messages", count]).timeout(TIMEOUT).assert().success();
+    }
+}
+
+/// The least capacity that the error names is enough.
+#[test]
+fn market_feed_runs_with_the_least_log_and_prints_its_usage() {
+    let dir = directory();
+    let output = example("market_feed", &dir).args(["--log-capacity", "1"]).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    let (_, least) = error.trim_end().rsplit_once(' ').unwrap();
+    rows_of_market_feed(&["--rate", "1e9", "--log-capacity", least]);
+    let output = example("market_feed", &dir).arg("--help").output().unwrap();
+    let usage = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && usage.starts_with("usage: market_feed"), "{usage}");
+}
+
 /// As fast as possible, with a log that holds few records.
 #[test]
 fn market_feed_repairs_the_books_of_subscribers_that_lose_records() {
@@ -188,6 +211,8 @@ fn market_feed_reports_a_name_in_use_and_wrong_arguments() {
         (&["--rate"], "usage: market_feed"),
         (&["--rate", "0"], "0 messages"),
         (&["--log-capacity", "many"], "many"),
+        (&["--log-capacity", "1"], "use at least "),
+        (&["--messages", "35760"], "the file has 35759"),
         (&["--data", "/nonexistent/orders.csv"], "/nonexistent/orders.csv: No such file"),
     ] {
         let output = example("market_feed", &dir).args(arguments).output().unwrap();

@@ -1,6 +1,7 @@
 //! What the feed carries: records of trades and of changed price levels, and the book of each instrument.
 
 use std::cmp::{Ordering, Reverse};
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -81,5 +82,19 @@ impl Book {
             (Some(qty), None) => levels.insert(place, Level { price, qty }),
         }
         true
+    }
+}
+
+/// Quantities and prices of both sides: `bids 10x4799, asks none`.
+impl fmt::Display for Book {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, levels) in [("bids", &self.bids), (", asks", &self.asks)] {
+            out.write_str(name)?;
+            if levels.is_empty() {
+                out.write_str(" none")?;
+            }
+            levels.iter().try_for_each(|Level { price, qty }| write!(out, " {qty}x{price}"))?;
+        }
+        Ok(())
     }
 }

@@ -27,7 +27,8 @@ pub(crate) fn check(replay: &Replay, subscribers: &[Subscriber]) -> Outcome<()> 
             plan.name,
             expected.len()
         );
-        let found = compare(&expected, &report.books).into_iter().chain(miscount(plan, all, &report));
+        let found = compare(&expected, &report.books).into_iter();
+        let found = found.chain(miscount(plan, &expected, replay, &report));
         differences.extend(found.chain(report.wrong).map(|found| format!("\n{}: {found}", plan.name)));
     }
     if differences.is_empty() {
@@ -44,21 +45,36 @@ fn compare(expected: &BTreeMap<String, Numbered>, found: &BTreeMap<String, Numbe
     let books = symbols.into_iter().map(|symbol| (symbol, found.get(symbol), expected.get(symbol)));
     let differing = books.filter(|(_, found, expected)| found != expected);
     differing
-        .map(|(symbol, found, expected)| format!("{symbol} has {found:?}, the engine {expected:?}"))
+        .map(|(symbol, found, expected)| {
+            format!("{symbol} has {}, the engine {}", described(found), described(expected))
+        })
         .collect()
 }
 
+fn described(book: Option<&Numbered>) -> String {
+    book.map_or_else(|| "no book".to_owned(), |(book, number)| format!("{book} after {number} records"))
+}
+
 /// Names counts that cannot be right.
-fn miscount(plan: &Plan, published: Counts, report: &Report) -> Option<String> {
+fn miscount(
+    plan: &Plan,
+    expected: &BTreeMap<String, Numbered>,
+    replay: &Replay,
+    report: &Report,
+) -> Option<String> {
+    let published = replay.published.records;
     let Report { counts: Counts { records, .. }, first, values, losses, .. } = *report;
     let is_right = match plan.interval {
-        Some(_) => records == 0 && values > 0,
+        Some(_) => records == 0 && (values > 0 || expected.is_empty()),
         // Without losses, all records from the first one on.
-        None if losses == 0 && !plan.wants_fifty => records == 0 || first + records == published.records + 1,
+        None if losses == 0 && !plan.wants_fifty => records == 0 || first + records == published + 1,
         None => true,
     };
-    let has_cut = !plan.is_late || values > 0;
-    let text = || format!("{records} records from {first} on and {values} values of {published:?}");
+    // A late subscriber begins with the values of these instruments.
+    let has_cut = !plan.is_late || values > 0 || replay.lasting.is_empty();
+    let text = || {
+        format!("{records} records from {first} on, and {values} values, of a feed of {published} records")
+    };
     (!is_right || !has_cut).then(text)
 }
 

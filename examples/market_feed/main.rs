@@ -22,7 +22,7 @@ use fabricast::{Address, ErrorChain, Node};
 
 use self::engine::INSTRUMENTS;
 use self::orders::Message;
-use self::publisher::Replay;
+use self::publisher::{Replay, event_len_max};
 use self::subscriber::{PLANS, Subscriber};
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
@@ -44,6 +44,10 @@ struct Settings {
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
+        println!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
     match Settings::read(&arguments).and_then(|settings| run(&settings)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -75,6 +79,7 @@ fn run(settings: &Settings) -> Outcome<()> {
     let mut replay = Replay::new(settings.rate);
     let (first, second) = settings.messages.split_at(settings.messages.len() / 2);
     replay.publish(first, &mut feed)?;
+    replay.begin_late();
     // They attach while the feed goes on.
     let late: Vec<Subscriber> = late.into_iter().map(start).collect();
     replay.publish(second, &mut feed)?;
@@ -87,7 +92,7 @@ fn run(settings: &Settings) -> Outcome<()> {
 
 impl Settings {
     fn read(arguments: &[String]) -> Outcome<Self> {
-        let (mut rate, mut count, mut log_capacity) = (RATE, usize::MAX, LOG_CAPACITY);
+        let (mut rate, mut count, mut log_capacity) = (RATE, None, LOG_CAPACITY);
         let (mut data, mut verbs) = (None, false);
         for pair in arguments.chunks(2) {
             match pair {
@@ -95,7 +100,7 @@ impl Settings {
                     rate = value.parse().map_err(|error| format!("{name} {value}: {error}"))?;
                 }
                 [name, value] if name == "--messages" => {
-                    count = value.parse().map_err(|error| format!("{name} {value}: {error}"))?;
+                    count = Some(value.parse().map_err(|error| format!("{name} {value}: {error}"))?);
                 }
                 [name, value] if name == "--log-capacity" => {
                     log_capacity = value.parse().map_err(|error| format!("{name} {value}: {error}"))?;
@@ -110,7 +115,20 @@ impl Settings {
             return Err(format!("{rate} messages per second are not possible: use 0.001 to 1e9").into());
         }
         let mut messages = orders::read(data)?;
+        let (most, count) = (messages.len(), count.unwrap_or(messages.len()));
+        if count > most {
+            return Err(format!("--messages {count}: the file has {most}, use at most that").into());
+        }
         messages.truncate(count);
+        // The limit of an event is a quarter of the log.
+        let longest = event_len_max(&messages);
+        let least = 4 * longest;
+        if log_capacity < least {
+            return Err(format!(
+                "--log-capacity {log_capacity}: the longest event takes {longest} bytes, and has to fit a quarter: use at least {least}"
+            )
+            .into());
+        }
         Ok(Self { rate, log_capacity, verbs, messages })
     }
 }

@@ -1,6 +1,6 @@
 //! The publisher: what each message changes is one event of the feed.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use fabricast::FeedPublisher;
@@ -26,6 +26,27 @@ pub(crate) struct Replay {
     pub(crate) published: Counts,
     /// The records of each instrument since it was added.
     numbers: HashMap<String, u64>,
+    /// The instruments that have been in the feed since the late subscribers were started.
+    pub(crate) lasting: HashSet<String>,
+}
+
+/// The bytes that the longest event of these messages takes in the log.
+pub(crate) fn event_len_max(messages: &[Message]) -> usize {
+    let mut engine = Engine::default();
+    let events = messages.iter().filter_map(|message| engine.process(*message));
+    events.map(|event| event.records.iter().map(record_len).sum()).max().unwrap_or_default()
+}
+
+/// The bytes that a record takes in the log.
+fn record_len(record: &MarketRecord) -> usize {
+    // A key such as S0042 is a length and five characters.
+    let (head, key) = (10, 8 + 5);
+    // The number of the variant, and its fields.
+    let value = match record {
+        MarketRecord::Trade { .. } => 4 + 4 + 4 + 4,
+        MarketRecord::Level { .. } => 4 + 4 + 4 + 8,
+    };
+    24 + usize::next_multiple_of(head + key + value, 8)
 }
 
 impl Replay {
@@ -38,7 +59,13 @@ impl Replay {
             messages: 0,
             published: Counts::default(),
             numbers: HashMap::new(),
+            lasting: HashSet::new(),
         }
+    }
+
+    /// Late subscribers are about to be started.
+    pub(crate) fn begin_late(&mut self) {
+        self.lasting = self.numbers.keys().cloned().collect();
     }
 
     /// Publishes the events of these messages, each when it is due.
@@ -79,6 +106,7 @@ impl Replay {
         if book.is_empty() {
             self.published.removals += 1;
             self.numbers.remove(symbol);
+            self.lasting.remove(symbol);
         } else {
             *self.numbers.entry(symbol.clone()).or_default() += records.len() as u64;
         }

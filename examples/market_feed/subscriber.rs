@@ -157,8 +157,9 @@ impl Report {
         let is_next = *number == record.number && book.apply(&record.record);
         // An instrument is in the feed while it has orders.
         if !is_next || record.removes_key != (record.ends_event && book.is_empty()) {
-            self.wrong
-                .push(format!("{}: {record:?} does not fit {book:?} after {number} records", record.key));
+            let (key, sequence) = (&record.key, record.meta.sequence);
+            let found = format!("record {sequence} does not fit its book ({book}) after {number} records");
+            self.wrong.push(format!("{key}: {found}"));
         }
         if record.removes_key {
             self.books.remove(&record.key);

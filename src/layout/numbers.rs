@@ -77,8 +77,7 @@ pub enum GeometryError {
     },
     /// The longest key is out of range, or leaves no byte for a value.
     #[error(
-        "keys of {found} bytes do not fit: use at most {max}, and less than payload_len_max, {payload_len_max} here, which \
-         counts key and value",
+        "keys of {found} bytes do not fit: use at most {max}, and less than the {payload_len_max} bytes of the largest key and value",
         max = limits::KEY_LEN_MAX
     )]
     KeyLen {

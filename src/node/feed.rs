@@ -10,8 +10,8 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::terms::Terms;
 use super::{Node, PublisherBuilder, SubscriberBuilder};
 use crate::fabric::Target;
-use crate::id::{Delivery, TopicName};
-use crate::publisher::{FeedPublisher, PublisherError, fresh_epoch};
+use crate::id::Delivery;
+use crate::publisher::{FeedPublisher, LenLimit, PublisherError, fresh_epoch};
 use crate::repository::feed::FeedRecord;
 use crate::repository::log::LogTopic;
 use crate::repository::table::TableTopic;
@@ -30,7 +30,10 @@ impl Node {
         R: Serialize + DeserializeOwned + Send + 'static,
         V: Serialize + DeserializeOwned + Send + 'static,
     {
-        let (log, table) = (PublisherBuilder::new(self, feed), PublisherBuilder::new(self, &table_of(feed)));
+        let mut log = PublisherBuilder::new(self, feed);
+        log.limit = LenLimit::Record;
+        let mut table = PublisherBuilder::new(self, &table_of(feed));
+        table.limit = LenLimit::FeedValue;
         FeedPublisherBuilder { feed: feed.to_owned(), log, table }
     }
 
@@ -111,12 +114,13 @@ where
     ///
     /// Those of [`PublisherBuilder::open`], for the feed's name, or that name and `/table`.
     pub fn open(self) -> Result<FeedPublisher<K, R, V>, PublisherError> {
-        let Self { feed, log, table } = self;
-        let _: TopicName = feed.parse()?;
+        let Self { log, table, .. } = self;
+        // The name of the log, which is the feed's, first: an error names the feed.
+        let (log_name, table_name) = (log.reserve()?, table.reserve()?);
         let epoch = fresh_epoch()?;
         // The table first: a subscriber that finds the log finds the table.
-        let table = table.open_as(epoch)?;
-        Ok(FeedPublisher::new(log.open_as(epoch)?, table))
+        let table = table.open_reserved(table_name, epoch)?;
+        Ok(FeedPublisher::new(log.open_reserved(log_name, epoch)?, table))
     }
 }
 
@@ -164,7 +168,8 @@ where
     }
 
     /// Receives values instead of records: of each key that has changed the newest value, once in this interval. The subscriber then
-    /// reads the table only, at its own pace, and cannot fall behind. The values of one interval need not be of one event.
+    /// reads the table only, at its own pace, and cannot fall behind. The values of one interval need not be of one event. The record
+    /// type is not checked, because the subscriber does not attach to the log.
     ///
     /// ```
     /// use std::time::Duration;

@@ -3,9 +3,10 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::Node;
-use crate::id::{Epoch, TopicName};
+use super::topics::Reserved;
+use crate::id::Epoch;
 use crate::payload::Payload;
-use crate::publisher::{PublishedKind, Publisher, PublisherError, TopicParts, fresh_epoch};
+use crate::publisher::{LenLimit, PublishedKind, Publisher, PublisherError, TopicParts, fresh_epoch};
 
 /// Bytes reserved for each value of a type without a fixed length, unless the maximum is set.
 const PAYLOAD_LEN_MAX_DEFAULT: usize = 4096;
@@ -18,6 +19,8 @@ pub struct PublisherBuilder<'a, K: PublishedKind, T: Payload> {
     node: &'a Node,
     topic: String,
     payload_len_max: usize,
+    /// What declares it.
+    pub(super) limit: LenLimit,
     samples: Vec<String>,
     pub(super) options: K::Options,
     payload: PhantomData<fn(&T)>,
@@ -27,7 +30,8 @@ impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
     pub(super) fn new(node: &'a Node, topic: &str) -> Self {
         let payload_len_max = T::fixed_len().unwrap_or(PAYLOAD_LEN_MAX_DEFAULT);
         let (topic, options) = (topic.to_owned(), K::DEFAULTS);
-        Self { node, topic, payload_len_max, samples: Vec::new(), options, payload: PhantomData }
+        let (limit, samples) = (K::LIMIT, Vec::new());
+        Self { node, topic, payload_len_max, limit, samples, options, payload: PhantomData }
     }
 
     /// Sets the longest payload, in bytes of its encoded form; up to [`limits::PAYLOAD_LEN_MAX`](crate::limits::PAYLOAD_LEN_MAX).
@@ -52,24 +56,33 @@ impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
     /// [`PublisherError`] when the name is in use or malformed, the sizes are inconsistent, the type cannot be described, or
     /// memory is exhausted.
     pub fn open(self) -> Result<Publisher<K, T>, PublisherError> {
-        self.open_as(fresh_epoch()?)
+        let reserved = self.reserve()?;
+        self.open_reserved(reserved, fresh_epoch()?)
     }
 
-    /// Does the same for an incarnation of this epoch, which must be unique for the topic's name.
-    pub(super) fn open_as(self, epoch: Epoch) -> Result<Publisher<K, T>, PublisherError> {
-        let Self { node, topic, payload_len_max, samples, options, .. } = self;
+    /// Reserves the topic's name.
+    pub(super) fn reserve(&self) -> Result<Reserved<'a>, PublisherError> {
+        self.node.core().reserve(&self.topic.parse()?)
+    }
+
+    /// Opens the topic under its reserved name.
+    pub(super) fn open_reserved(
+        self,
+        reserved: Reserved<'_>,
+        epoch: Epoch,
+    ) -> Result<Publisher<K, T>, PublisherError> {
+        let Self { node, payload_len_max, limit, samples, options, .. } = self;
         let core = node.core();
-        let name: TopicName = topic.parse()?;
-        let reserved = core.reserve(&name)?;
         let parts = TopicParts {
             fabric: core.fabric.as_ref(),
             clock: Arc::clone(&core.clock),
             waker: reserved.waker.clone(),
             node: node.hold(),
             host: core.identity.host.as_str(),
-            name,
+            name: reserved.name().clone(),
             epoch,
             payload_len_max,
+            limit,
             samples: &samples,
         };
         let (publisher, topic) = Publisher::open(parts, options)?;

@@ -18,6 +18,7 @@ use crate::memory::{Protection, Region};
 use crate::notice::{WAKE_WORD_LEN, WakeWord};
 use crate::payload::{Payload, Schema, SchemaError};
 use crate::repository::SubscriberStats;
+use crate::repository::feed::is_record;
 use crate::subscriber::{
     AnySubscriber, AttachError, Attachment, GrantError, Granted, NoticeSource, Source, Subscribed,
     SubscriberError, Subscription, TopicEnd,
@@ -306,7 +307,18 @@ fn difference(node: &Node, link: &LinkUse, topic: &TopicName, expected: &Schema)
     let answer = attachment.answer();
     attachment.leave(SubscriberStats::default());
     let Ok(Answer::Granted { grant, .. }) = answer else { return None };
-    Some(Schema::from_json(grant.schema.as_bytes()).ok()?.difference(expected))
+    let found = Schema::from_json(grant.schema.as_bytes()).ok()?;
+    Some(match (is_record(&found), is_record(expected)) {
+        (false, true) => {
+            let kind = grant.kind;
+            format!("it is a {kind} and not a feed: subscribe to it with Node::{kind}_subscriber")
+        }
+        (true, false) => format!(
+            "it is the log of a feed: subscribe to it with Node::feed_subscriber, or to its table, {topic}/table, with \
+             Node::table_subscriber"
+        ),
+        _ => found.difference(expected),
+    })
 }
 
 /// Whether the session accepts no more requests, as opposed to a failed request.

@@ -105,6 +105,10 @@ impl Registry {
 }
 
 impl Reserved<'_> {
+    pub(super) fn name(&self) -> &TopicName {
+        &self.name
+    }
+
     /// Opens the topic to subscribers.
     pub(super) fn fill(mut self, topic: Arc<PublishedTopic>) {
         let registry = &mut *self.topics.0.lock();

@@ -1,3 +1,5 @@
+use std::fmt;
+
 use crate::fabric::FabricError;
 use crate::id::TopicName;
 use crate::layout::GeometryError;
@@ -12,23 +14,29 @@ use crate::repository::TooLong;
 pub enum PublishError {
     /// The value is longer than the topic's declared maximum.
     #[error(
-        "a value of {len} bytes is over this topic's maximum of {max}: declare a larger payload_len_max (of a feed, \
-         record_len_max or value_len_max)"
+        "{limit} takes {length} bytes, over this topic's maximum of {max}: declare a larger {setting}",
+        length = Length(*len, *max),
+        setting = limit.setting()
     )]
     TooLong {
-        /// Its length, bytes, if known; a lower bound otherwise.
-        len: usize,
+        /// Its length, bytes, if known; otherwise it is longer than `max`.
+        len: Option<usize>,
         /// The declared maximum, bytes.
         max: usize,
+        /// The setting that declares it.
+        limit: LenLimit,
     },
-    /// The value could not be encoded.
+    /// The value could not be encoded. [`EncodeError::TooLong`] is [`PublishError::TooLong`] instead.
     #[error(transparent)]
-    Encode(#[from] EncodeError),
+    Encode(EncodeError),
     /// The key is longer than the table's declared maximum.
-    #[error("a key of {len} bytes is over this table's maximum of {max}: declare a larger key_len_max")]
+    #[error(
+        "a key has {length} bytes, over this table's maximum of {max}: declare a larger key_len_max",
+        length = Length(*len, *max)
+    )]
     KeyTooLong {
-        /// Its length in encoded form, bytes.
-        len: usize,
+        /// Its length in encoded form, bytes, if known; otherwise it is longer than `max`.
+        len: Option<usize>,
         /// The declared maximum, bytes.
         max: usize,
     },
@@ -84,7 +92,74 @@ impl PublishError {
 
 impl From<TooLong> for PublishError {
     fn from(TooLong { len, max }: TooLong) -> Self {
-        Self::TooLong { len, max }
+        Self::TooLong { len: Some(len), max, limit: LenLimit::Value }
+    }
+}
+
+/// A declared maximum of encoded lengths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LenLimit {
+    /// `payload_len_max` of a table: of a value and its key.
+    Entry,
+    /// `value_len_max` of a feed: of a value and its key.
+    FeedValue,
+    /// `record_len_max` of a feed: of a record and its key.
+    Record,
+    /// `payload_len_max` of a state or a log: of a value.
+    Value,
+}
+
+impl LenLimit {
+    /// Returns the name of the setting, for example `payload_len_max`.
+    pub const fn setting(self) -> &'static str {
+        match self {
+            Self::Entry | Self::Value => "payload_len_max",
+            Self::FeedValue => "value_len_max",
+            Self::Record => "record_len_max",
+        }
+    }
+
+    /// The error of a geometry whose largest payload this setting declares.
+    pub(super) fn contradicted(self, error: GeometryError) -> PublisherError {
+        match error {
+            GeometryError::KeyLen { found: key_len_max, payload_len_max: max } if key_len_max >= max => {
+                PublisherError::KeyLenMax { key_len_max, max, limit: self }
+            }
+            error => error.into(),
+        }
+    }
+
+    /// The error of a value that did not fit into `max` bytes, or did not encode.
+    #[cold]
+    pub(super) fn refused(self, error: EncodeError, max: usize) -> PublishError {
+        match error {
+            EncodeError::TooLong { .. } => PublishError::TooLong { len: None, max, limit: self },
+            error => PublishError::Encode(error),
+        }
+    }
+}
+
+/// Names what the limit is of: `a value`.
+impl fmt::Display for LenLimit {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Entry | Self::FeedValue => "a value with its key",
+            Self::Record => "a record with its key",
+            Self::Value => "a value",
+        })
+    }
+}
+
+/// A length that is over a maximum, if it is known.
+struct Length(Option<usize>, usize);
+
+impl fmt::Display for Length {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self(Some(len), _) => write!(out, "{len}"),
+            Self(None, max) => write!(out, "more than {max}"),
+        }
     }
 }
 
@@ -120,7 +195,9 @@ pub enum PublisherError {
     #[error(transparent)]
     Schema(#[from] SchemaError),
     /// All values of the payload type have one length, which is over the declared maximum.
-    #[error("values of this type have {len} bytes, over the declared payload_len_max of {max}")]
+    #[error(
+        "values of this type have {len} bytes, over the declared payload_len_max of {max}: declare a larger one"
+    )]
     PayloadLenMax {
         /// The length of every value, bytes.
         len: usize,
@@ -129,13 +206,40 @@ pub enum PublisherError {
     },
     /// Even the shortest value of the payload type is over the declared maximum.
     #[error(
-        "a value of this type has at least {len} bytes, over the declared payload_len_max of {max}: declare a larger one"
+        "{limit} takes at least {len} bytes, over the declared {setting} of {max}: declare a larger one",
+        setting = limit.setting()
     )]
     PayloadLenMin {
-        /// The length of the shortest value, bytes.
+        /// The length of the shortest value, bytes; of a table or a feed, that of the shortest key with it.
         len: usize,
         /// The declared maximum, bytes.
         max: usize,
+        /// The setting that declares it.
+        limit: LenLimit,
+    },
+    /// Even the shortest key is over the declared maximum.
+    #[error(
+        "a key of this type has at least {len} bytes, over the declared key_len_max of {max}: declare a larger one"
+    )]
+    KeyLenMin {
+        /// The length of the shortest key, bytes.
+        len: usize,
+        /// The declared maximum, bytes.
+        max: usize,
+    },
+    /// Keys of the declared maximum leave no byte for a value.
+    #[error(
+        "keys of {key_len_max} bytes do not fit into the declared {setting} of {max}, which counts key and value: declare a \
+         smaller key_len_max, or a larger {setting}",
+        setting = limit.setting()
+    )]
+    KeyLenMax {
+        /// The declared maximum of a key, bytes.
+        key_len_max: usize,
+        /// The declared maximum of key and value, bytes.
+        max: usize,
+        /// The setting that declares it.
+        limit: LenLimit,
     },
     /// Memory for the repository could not be allocated.
     #[error(transparent)]

@@ -3,10 +3,10 @@ use std::fmt;
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{LogPublisher, PublishError, TablePublisher, log, table};
+use super::{LenLimit, LogPublisher, PublishError, TablePublisher, log, table};
 use crate::id::{Epoch, Sequence, TopicName};
 use crate::layout::log::frame_len;
-use crate::payload::{EncodeError, Schema, encode};
+use crate::payload::{Schema, encode};
 use crate::repository::Writer as _;
 use crate::repository::feed::{FeedRecord, RECORD_HEAD_LEN, end_event, record_head, record_schema};
 
@@ -215,8 +215,8 @@ where
         K: Borrow<Q>,
     {
         let Self { log, table, schema, records, lens, event_len, began_ns } = self;
-        let now_ns = *began_ns;
-        let [key_schema, value_schema] = table.parts.as_ref().ok_or(table::NO_ENTRIES)?;
+        let (now_ns, value_max) = (*began_ns, table.writer.geometry().payload_len_max());
+        let [key_schema, value_schema] = table.parts.as_ref().ok_or_else(table::no_entries)?;
         let key_len = table::encode_key(&mut table.writer, key, key_schema)?;
         let found = table.writer.find(key_len);
         let previous = found.map_or(Sequence::NONE, |(_, newest)| newest);
@@ -228,16 +228,13 @@ where
         // The record in the log's buffer, which holds at least its head: otherwise the log could not have been opened. The bytes of
         // the key are in the table's buffer.
         let max = log.writer.geometry().payload_len_max();
-        let too_long = |_| PublishError::TooLong { len: max + 1, max };
+        let too_long = || PublishError::TooLong { len: None, max, limit: LenLimit::Record };
         let (head, room) = log.writer.room().split_at_mut(RECORD_HEAD_LEN);
-        let (key_room, room) = room.split_at_mut_checked(key_len).ok_or(()).map_err(too_long)?;
+        let (key_room, room) = room.split_at_mut_checked(key_len).ok_or_else(too_long)?;
         head.copy_from_slice(&record_head(previous.get(), removes_key));
         key_room.copy_from_slice(table.writer.held().split_at(key_len).0);
-        let value_len = encode(record, schema.as_ref().ok_or(table::NO_ENTRIES)?, room);
-        let value_len = value_len.map_err(|error| match error {
-            EncodeError::TooLong { .. } => too_long(()),
-            error => error.into(),
-        })?;
+        let value_len = encode(record, schema.as_ref().ok_or_else(table::no_entries)?, room);
+        let value_len = value_len.map_err(|error| LenLimit::Record.refused(error, max))?;
         let len = RECORD_HEAD_LEN + key_len + value_len;
         let (event_len_now, event_len_max) =
             (*event_len + frame_len(len), log.writer.geometry().capacity() / EVENT_PARTS);
@@ -250,7 +247,8 @@ where
             Effect::Set(value) => {
                 let expected = found.map(|(cell, _)| cell);
                 table::stage(&mut table.writer, (expected, now_ns), |writer| {
-                    Ok((key_len, table::encode_value(writer, key_len, *value, value_schema)?))
+                    let encoded = table::encode_value(writer, key_len, *value, value_schema);
+                    Ok((key_len, encoded.map_err(|error| LenLimit::FeedValue.refused(error, value_max))?))
                 })?;
             }
             Effect::Keep if !table.writer.stage_again(key_len, now_ns) => {

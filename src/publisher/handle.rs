@@ -7,7 +7,7 @@ use super::handover::Landing;
 use super::opening::TopicParts;
 use super::output::Output;
 use super::topic::PublishedTopic;
-use super::{PublishError, PublisherError};
+use super::{LenLimit, PublishError, PublisherError};
 use crate::id::{Epoch, Sequence, TopicName};
 use crate::layout::{Geometry, GeometryError};
 use crate::payload::{InPlace, Payload, Pod, Raw, Schema};
@@ -61,8 +61,16 @@ pub(crate) trait Writable: Sized {
     /// What its publisher derives from the topic's schema.
     type Parts: Send;
 
-    /// Derives it.
-    fn parts(schema: &Schema) -> Self::Parts;
+    /// Derives it, if values of this schema fit.
+    fn parts(schema: &Schema, geometry: GeometryOf<Self>) -> Result<Self::Parts, PublisherError>;
+
+    /// What declares the largest payload, unless the topic is part of a feed.
+    const LIMIT: LenLimit = LenLimit::Value;
+
+    /// The length of the shortest payload of this schema.
+    fn len_min(schema: &Schema) -> usize {
+        schema.value_len_min()
+    }
 
     /// Publishes what is appended but not committed, as the publisher is dropped.
     fn finish(_writer: &mut Self::Writer, _output: &mut Output<Self::Landing>) {}
@@ -117,11 +125,14 @@ impl<K: PublishedKind, T: Payload> Publisher<K, T> {
         parts: TopicParts<'_>,
         options: K::Options,
     ) -> Result<(Self, Arc<PublishedTopic>), PublisherError> {
-        let geometry = K::geometry(options, parts.payload_len_max)?;
-        let (writer, output) = Output::open::<T, _>(parts, geometry)?;
+        let limit = parts.limit;
+        let schema = parts.schema::<T>(K::len_min)?;
+        let geometry =
+            K::geometry(options, parts.payload_len_max).map_err(|error| limit.contradicted(error))?;
+        let kind_parts = K::parts(&schema, geometry)?;
+        let (writer, output) = Output::open(parts, geometry, schema)?;
         let topic = Arc::clone(&output.topic);
-        let parts = K::parts(&topic.schema);
-        Ok((Self { writer, output, parts, payload: PhantomData }, topic))
+        Ok((Self { writer, output, parts: kind_parts, payload: PhantomData }, topic))
     }
 }
 
@@ -173,7 +184,11 @@ impl<K: Claimed> Publisher<K, Raw> {
     pub fn claim(&mut self, len: usize) -> Result<Claim<'_, [u8]>, PublishError> {
         let max = self.payload_len_max();
         if len > max {
-            return Err(self.output.failed(PublishError::TooLong { len, max }));
+            return Err(self.output.failed(PublishError::TooLong {
+                len: Some(len),
+                max,
+                limit: LenLimit::Value,
+            }));
         }
         Ok(Claim::new(self, len))
     }

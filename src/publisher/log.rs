@@ -1,8 +1,8 @@
-use super::PublishError;
 use super::handle::{Claimed, PublishedKind, Publisher, Writable};
 use super::log_landing::LogLanding;
 use super::notices::News;
 use super::output::Output;
+use super::{LenLimit, PublishError, PublisherError};
 use crate::id::Sequence;
 use crate::layout::GeometryError;
 use crate::layout::log::{LogGeometry, LogHead};
@@ -100,7 +100,9 @@ impl<T: Payload> LogPublisher<T> {
         let appended = append(writer, output, now_ns, |writer, schema| match T::as_bytes(value) {
             Some(bytes) => Ok((writer.append(bytes, now_ns)?, bytes.len())),
             None => {
-                let len = T::encode(value, schema, writer.room())?;
+                let max = writer.geometry().payload_len_max();
+                let encoded = T::encode(value, schema, writer.room());
+                let len = encoded.map_err(|error| LenLimit::Value.refused(error, max))?;
                 Ok((writer.append_filled(len, now_ns), len))
             }
         });
@@ -164,7 +166,9 @@ impl Writable for LogTopic {
     type Landing = LogLanding;
     type Parts = ();
 
-    fn parts(_: &Schema) {}
+    fn parts(_: &Schema, _: LogGeometry) -> Result<(), PublisherError> {
+        Ok(())
+    }
 
     fn geometry(capacity: usize, payload_len_max: usize) -> Result<LogGeometry, GeometryError> {
         LogGeometry::new(capacity, payload_len_max)

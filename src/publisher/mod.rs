@@ -24,7 +24,7 @@ mod tests;
 
 pub use claim::Claim;
 pub(crate) use copy_budget::CopyBudget;
-pub use error::{PublishError, PublisherError};
+pub use error::{LenLimit, PublishError, PublisherError};
 pub use feed::{FeedEventBuilder, FeedPublisher};
 pub use handle::{PublishedKind, Publisher};
 pub(crate) use handover::{ExposedLanding, Tended};

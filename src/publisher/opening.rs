@@ -1,7 +1,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use super::PublisherError;
+use super::{LenLimit, PublisherError};
 use crate::clock::Clock;
 use crate::fabric::{Fabric, FabricError, KeyedWaker};
 use crate::id::{Epoch, TopicName};
@@ -19,6 +19,8 @@ pub(crate) struct TopicParts<'a> {
     /// Unique.
     pub(crate) epoch: Epoch,
     pub(crate) payload_len_max: usize,
+    /// The setting that declares it.
+    pub(crate) limit: LenLimit,
     /// The example values for the payload type.
     pub(crate) samples: &'a [String],
 }
@@ -30,16 +32,23 @@ pub(crate) fn fresh_epoch() -> Result<Epoch, PublisherError> {
 }
 
 impl TopicParts<'_> {
-    /// The schema of this type, if its values fit.
-    pub(super) fn schema<T: Payload>(&self) -> Result<Schema, PublisherError> {
-        let max = self.payload_len_max;
+    /// The schema of this type, if its values fit. `len_min` returns the length of the shortest one.
+    pub(super) fn schema<T: Payload>(
+        &self,
+        len_min: impl FnOnce(&Schema) -> usize,
+    ) -> Result<Schema, PublisherError> {
+        let (max, limit) = (self.payload_len_max, self.limit);
         let schema = T::schema_with(self.samples)?;
         match T::fixed_len() {
-            Some(len) if len > max => Err(PublisherError::PayloadLenMax { len, max }),
-            None if schema.value_len_min() > max => {
-                Err(PublisherError::PayloadLenMin { len: schema.value_len_min(), max })
+            Some(len) if len > max => return Err(PublisherError::PayloadLenMax { len, max }),
+            Some(_) => {}
+            None => {
+                let len = len_min(&schema);
+                if len > max {
+                    return Err(PublisherError::PayloadLenMin { len, max, limit });
+                }
             }
-            _ => Ok(schema),
         }
+        Ok(schema)
     }
 }

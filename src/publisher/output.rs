@@ -17,7 +17,7 @@ use crate::limits;
 use crate::memory::{Protection, Region};
 use crate::metrics::{Counters, Gauge, Handle, Unit};
 use crate::notice::draw_key;
-use crate::payload::Payload;
+use crate::payload::Schema;
 use crate::repository::Writer;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
@@ -49,12 +49,12 @@ struct TopicCounts {
 }
 
 impl<L: Landing<Geometry: Into<Geometry>>> Output<L> {
-    /// Creates the repository of a new topic of this payload type, its writer, and its outputs.
-    pub(super) fn open<T: Payload, W: Writer<Geometry = L::Geometry>>(
+    /// Creates the repository of a new topic, its writer, and its outputs.
+    pub(super) fn open<W: Writer<Geometry = L::Geometry>>(
         parts: TopicParts<'_>,
         geometry: L::Geometry,
+        schema: Schema,
     ) -> Result<(W, Self), PublisherError> {
-        let schema = parts.schema::<T>()?;
         let TopicParts { fabric, clock, waker, node, host, name, epoch, .. } = parts;
         let any_geometry: Geometry = geometry.into();
         let region = Arc::new(Region::allocate(any_geometry.region_len(), Protection::PeersRead)?);

@@ -1,8 +1,8 @@
-use super::PublishError;
 use super::handle::{Claimed, PublishedKind, Publisher, Writable};
 use super::notices::News;
 use super::output::Output;
 use super::state_landing::StateLanding;
+use super::{LenLimit, PublishError, PublisherError};
 use crate::id::Sequence;
 use crate::layout::GeometryError;
 use crate::layout::state::StateGeometry;
@@ -42,7 +42,7 @@ impl<T: Payload> StatePublisher<T> {
             None => {
                 let max = self.payload_len_max();
                 let filled = T::encode(value, &self.output.topic.schema, self.writer.room());
-                let filled = filled.map_err(PublishError::from);
+                let filled = filled.map_err(|error| LenLimit::Value.refused(error, max));
                 filled.map(|len| self.writer.publish_filled(len.min(max), encoding, began_ns))
             }
         };
@@ -75,7 +75,9 @@ impl Writable for StateTopic {
     type Landing = StateLanding;
     type Parts = ();
 
-    fn parts(_: &Schema) {}
+    fn parts(_: &Schema, _: StateGeometry) -> Result<(), PublisherError> {
+        Ok(())
+    }
 
     fn geometry(slot_count: u32, payload_len_max: usize) -> Result<StateGeometry, GeometryError> {
         StateGeometry::new(slot_count, payload_len_max)

@@ -2,11 +2,11 @@ use std::borrow::Borrow;
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::PublishError;
 use super::handle::{PublishedKind, Publisher, Writable};
 use super::notices::News;
 use super::output::Output;
 use super::table_landing::TableLanding;
+use super::{LenLimit, PublishError, PublisherError};
 use crate::id::Sequence;
 use crate::layout::GeometryError;
 use crate::layout::table::TableGeometry;
@@ -166,8 +166,8 @@ where
         K: Borrow<Q>,
     {
         let len = self.encode_key(key)?;
-        let found = self.writer.held().get(..len).is_some_and(|key| self.writer.has(key));
-        Ok(found)
+        let key = len.and_then(|len| self.writer.held().get(..len));
+        Ok(key.is_some_and(|key| self.writer.has(key)))
     }
 
     /// Returns the number of keys. Staged changes count.
@@ -199,9 +199,11 @@ where
         self.output.check_served()?;
         let Self { writer, parts, .. } = self;
         let staged = stage(writer, (expected, now_ns), |writer| {
-            let [key_schema, value_schema] = parts.as_ref().ok_or(NO_ENTRIES)?;
+            let [key_schema, value_schema] = parts.as_ref().ok_or_else(no_entries)?;
             let key_len = encode_key(writer, key, key_schema)?;
-            Ok((key_len, encode_value(writer, key_len, value, value_schema)?))
+            let max = writer.geometry().payload_len_max();
+            let encoded = encode_value(writer, key_len, value, value_schema);
+            Ok((key_len, encoded.map_err(|error| LenLimit::Entry.refused(error, max))?))
         });
         staged.map_err(|error| self.output.failed(error))
     }
@@ -226,15 +228,19 @@ where
     {
         self.output.check_served()?;
         let len = self.encode_key(key)?;
-        Ok(self.writer.stage_removal(len, now_ns))
+        Ok(len.is_some_and(|len| self.writer.stage_removal(len, now_ns)))
     }
 
-    /// Encodes a key into the writer's room, and returns its length.
-    fn encode_key<Q: Serialize + ?Sized>(&mut self, key: &Q) -> Result<usize, PublishError> {
+    /// Encodes a key into the writer's room, and returns its length; `None` if it is longer than any key of the table.
+    fn encode_key<Q: Serialize + ?Sized>(&mut self, key: &Q) -> Result<Option<usize>, PublishError> {
         let Self { writer, parts, .. } = self;
         let encoded =
-            parts.as_ref().ok_or(NO_ENTRIES).and_then(|[schema, _]| encode(key, schema, writer.room()));
-        encoded.map_err(|error| self.output.failed(error.into()))
+            parts.as_ref().ok_or_else(no_entries).and_then(|[schema, _]| encode_key(writer, key, schema));
+        match encoded {
+            Ok(len) => Ok(Some(len)),
+            Err(PublishError::KeyTooLong { .. }) => Ok(None),
+            Err(error) => Err(self.output.failed(error)),
+        }
     }
 
     #[inline]
@@ -251,7 +257,8 @@ impl<T: crate::payload::Payload> Publisher<TableTopic, T> {
         stage(&mut self.writer, (None, now_ns), |writer| {
             let room = writer.room();
             let max = room.len();
-            let room = room.get_mut(..key.len() + 1 + value.len()).ok_or(EncodeError::TooLong { max })?;
+            let too_long = || PublishError::TooLong { len: None, max, limit: LenLimit::Entry };
+            let room = room.get_mut(..key.len() + 1 + value.len()).ok_or_else(too_long)?;
             room[..key.len()].copy_from_slice(key);
             room[key.len() + 1..].copy_from_slice(value);
             Ok((key.len(), room.len()))
@@ -265,7 +272,10 @@ impl<T: crate::payload::Payload> Publisher<TableTopic, T> {
 const BATCH_AHEAD: usize = 16;
 
 /// The schema is not that of entries, which only a type other than those of this module's publishers causes.
-pub(super) const NO_ENTRIES: EncodeError = EncodeError::TooLong { max: 0 };
+#[cold]
+pub(super) fn no_entries() -> PublishError {
+    PublishError::Encode(EncodeError::Refused { reason: "its type is not that of keys and values".into() })
+}
 
 /// Encodes a key into the writer's room. Returns its length.
 #[inline]
@@ -274,10 +284,10 @@ pub(super) fn encode_key<Q: Serialize + ?Sized>(
     key: &Q,
     schema: &Schema,
 ) -> Result<usize, PublishError> {
-    let (max, len_max) = (writer.geometry().key_len_max(), writer.geometry().payload_len_max());
+    let max = writer.geometry().key_len_max();
     encode(key, schema, writer.room()).map_err(|error| match error {
-        EncodeError::TooLong { .. } => PublishError::KeyTooLong { len: len_max + 1, max },
-        error => error.into(),
+        EncodeError::TooLong { .. } => PublishError::KeyTooLong { len: None, max },
+        error => PublishError::Encode(error),
     })
 }
 
@@ -288,14 +298,9 @@ pub(super) fn encode_value<V: Serialize>(
     key_len: usize,
     value: &V,
     schema: &Schema,
-) -> Result<usize, PublishError> {
-    let max = writer.geometry().payload_len_max();
+) -> Result<usize, EncodeError> {
     let room = writer.room().get_mut(key_len + 1..).unwrap_or_default();
-    let len = encode(value, schema, room).map_err(|error| match error {
-        EncodeError::TooLong { .. } => PublishError::TooLong { len: max + 1, max },
-        error => error.into(),
-    })?;
-    Ok(key_len + 1 + len)
+    Ok(key_len + 1 + encode(value, schema, room)?)
 }
 
 /// Stages what `fill` encodes into the writer's room. It returns the lengths of the key and of the entry.
@@ -309,7 +314,9 @@ pub(super) fn stage(
     writer.stage_filled((key_len, entry_len), expected, now_ns).map_err(|unplaced| {
         let geometry = writer.geometry();
         match unplaced {
-            Unplaced::KeyTooLong => PublishError::KeyTooLong { len: key_len, max: geometry.key_len_max() },
+            Unplaced::KeyTooLong => {
+                PublishError::KeyTooLong { len: Some(key_len), max: geometry.key_len_max() }
+            }
             Unplaced::Full => PublishError::Full { capacity: geometry.capacity() },
         }
     })
@@ -345,8 +352,20 @@ impl Writable for TableTopic {
     /// The schemas of keys and values.
     type Parts = Option<[Schema; 2]>;
 
-    fn parts(schema: &Schema) -> Self::Parts {
-        schema.entry_parts()
+    const LIMIT: LenLimit = LenLimit::Entry;
+
+    fn parts(schema: &Schema, geometry: TableGeometry) -> Result<Self::Parts, PublisherError> {
+        let (parts, max) = (schema.entry_parts(), geometry.key_len_max());
+        match parts.as_ref().map(|[key, _]| key.value_len_min()) {
+            Some(len) if len > max => Err(PublisherError::KeyLenMin { len, max }),
+            _ => Ok(parts),
+        }
+    }
+
+    /// Removals, which are shorter than values, do not count.
+    fn len_min(schema: &Schema) -> usize {
+        let Some([key, value]) = schema.entry_parts() else { return schema.value_len_min() };
+        key.value_len_min().saturating_add(1).saturating_add(value.value_len_min())
     }
 
     fn geometry(options: TableOptions, payload_len_max: usize) -> Result<TableGeometry, GeometryError> {

@@ -46,6 +46,12 @@ pub(crate) fn record_schema(schema: &Schema) -> Option<Schema> {
     schema.field("value")
 }
 
+/// Returns whether this is the schema of a feed's records.
+pub(crate) fn is_record(schema: &Schema) -> bool {
+    let fields = ["previous", "ends_event", "removes_key", "key", "value"];
+    schema.type_name().starts_with("FeedRecord<") && fields.iter().all(|name| schema.field(name).is_some())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,5 +71,6 @@ mod tests {
         assert_eq!(head[..], bytes[..RECORD_HEAD_LEN]);
         assert_eq!(record_schema(&schema).unwrap().value_len_min(), 1);
         assert!(record_schema(&u8::schema().unwrap()).is_none());
+        assert!(is_record(&schema) && !is_record(&u8::schema().unwrap()));
     }
 }

@@ -43,10 +43,10 @@ const RECORD_LEN_MIN: usize = frame_len(RECORD_HEAD_LEN);
 ///
 /// A subscriber that is too slow loses records, which is reported once ([`ReceiveError::Lapped`]). A loss affects only the keys of
 /// the lost records: the records of all other keys are received without a gap. Those of the keys that lost some are left out until
-/// their values are received in place of them. While [`Self::is_recovering`] returns true such values may come, and
-/// [`Self::suspects`] has the keys of which that is certain: all whose last records were lost, once the subscriber has read the table,
-/// which the next receive does; others from their next record on. Repeated losses end only if the subscriber keeps up on average; one
-/// that does not should receive values instead, at its own pace, with
+/// their values are received in place of them. While [`Self::is_recovering`] returns true, more such values may follow.
+/// [`Self::suspects`] lists the keys already known to lack records. The next receive reads the table and so finds every key whose last
+/// record was lost; any other key is found when its next record arrives. Repeated losses end only if the subscriber keeps up on
+/// average; one that does not should receive values instead, at its own pace, with
 /// [`conflate`](crate::FeedSubscriberBuilder::conflate).
 ///
 /// ```
@@ -284,8 +284,8 @@ where
         self.table.get(key)
     }
 
-    /// Receives only these keys from now on. The values of those that were not received before follow. What becomes of other keys is
-    /// not received: forget what is known of them.
+    /// Receives only these keys from now on. The values of those that were not received before follow. Changes to other keys are no
+    /// longer received: discard what you hold of them.
     pub fn only_keys(&mut self, keys: impl IntoIterator<Item = impl Into<K>>)
     where
         K: Sync,

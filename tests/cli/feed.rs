@@ -113,8 +113,14 @@ fn only_records_of_keys_that_match_are_shown() {
         sequences(place.run(&[&["tail", "n/f", "--json", "--key"], arguments].concat()).printed())
     };
     assert_eq!(tail(&["A*"]), [2, 4]);
-    assert_eq!(tail(&["?????"]), [0; 0]);
-    assert_eq!(tail(&["[AI]*"]), [0; 0]);
+    for pattern in ["?????", "[AI]*"] {
+        let parts = ["shm:n/f", "no record", pattern, "--follow"];
+        place.run(&["tail", "n/f", "--key", pattern]).assert_failure(1, &parts);
+    }
+    place.run(&["tail", "n/f", "--key", "AAPL", "--from", "5"]).assert_failure(1, &["from 5 on", "AAPL"]);
+    place
+        .run(&["tail", "n/f/table", "--key", "GOOG"])
+        .assert_failure(1, &["shm:n/f/table", "no key", "GOOG"]);
     assert_eq!(tail(&["MSFT", "--push"]), [1, 5]);
     // So many records of these keys, however far back.
     assert_eq!(tail(&["*B*", "--last", "1"]), [3]);

@@ -235,8 +235,8 @@ fn info_shows_distinct_errors() {
     assert_eq!(report["errors"][0]["value"], 3);
     let ended = place.run(&["info", "shm:n/t"]);
     assert!(ended.printed().contains("3 times, first "), "{ended:?}");
-    assert!(ended.printed().contains("newest value                nothing published yet\n"), "{ended:?}");
-    assert!(ended.printed().contains("publish duration            -\n"), "{ended:?}");
+    assert!(ended.printed().contains("newest value           nothing published yet\n"), "{ended:?}");
+    assert!(ended.printed().contains("publish duration       -\n"), "{ended:?}");
 }
 
 #[test]

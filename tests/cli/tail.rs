@@ -1,5 +1,8 @@
 //! `tail`: records of a log from before and after it started, losses, and every way in which it ends.
 
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
 use fabricast::{LogPublisher, Node, Raw};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -153,10 +156,54 @@ fn overwritten_records_are_a_line_of_their_own() {
     let rest = sequences(&lines[1..].join("\n"));
     assert_eq!(rest, (5 + lost..=1000).collect::<Vec<_>>());
     let text = place.run(&["tail", "shm:n/t", "--from", "5", "--count", "1"]);
-    let words: Vec<&str> = text.printed().split_whitespace().take(5).collect();
-    assert_eq!(words, ["5", "-", &lost.to_string(), "lost:", "lapped"]);
+    let words: Vec<&str> = text.printed().split_whitespace().take(6).collect();
+    assert_eq!(words, ["5", "-", &lost.to_string(), "lost", "(overwritten", "before"]);
     let raw = place.run(&["tail", "shm:n/t", "--from", "5", "--count", "1", "--raw"]);
-    assert_eq!((raw.code, raw.error), (Some(0), format!("fabricast: {lost} lost from 5 on: lapped\n")));
+    assert_eq!(
+        (raw.code, raw.error),
+        (Some(0), format!("fabricast: {lost} lost from 5 on (overwritten before they were read)\n"))
+    );
+}
+
+/// A publisher that goes on while `tail` attaches does not add to the records that it counted back.
+#[test]
+fn last_records_of_a_running_log_are_no_more_than_asked_for() {
+    let place = Place::new();
+    let node = place.node("n");
+    let mut log = node.log_publisher::<u64>("t").open().unwrap();
+    let mut feed = node.feed_publisher::<String, u64, u64>("f").open().unwrap();
+    for number in 1..=3 {
+        log.publish(&number).unwrap();
+        feed.publish("a", &number, &number).unwrap();
+    }
+    let (end, is_over) = channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            // Slowly enough for `tail`.
+            let pause = Duration::from_micros(100);
+            for number in 4.. {
+                log.publish(&number).unwrap();
+                feed.publish("a", &number, &number).unwrap();
+                if is_over.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
+                    break;
+                }
+            }
+        });
+        for arguments in [
+            &["tail", "n/t"][..],
+            &["tail", "n/f"],
+            &["tail", "n/f", "--key", "a"],
+            &["tail", "n/t", "--push"],
+        ] {
+            for _ in 0..5 {
+                let ended = place.run(&[arguments, &["--last", "3", "--json"]].concat());
+                let shown = sequences(ended.printed());
+                assert_eq!(shown.len(), 3, "{arguments:?}: {ended:?}");
+                assert_eq!(shown[2], shown[0] + 2);
+            }
+        }
+        drop(end);
+    });
 }
 
 #[test]

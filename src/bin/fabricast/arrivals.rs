@@ -17,6 +17,14 @@ const LOOK_EVERY: u32 = 64;
 
 /// The reason when newer values replaced others: nothing went wrong.
 pub(crate) const CONFLATED: &str = "conflated";
+/// The reason when newer records overwrote others.
+const LAPPED: &str = "lapped";
+/// The reason when bytes are not what was published.
+const DAMAGED: &str = "damaged";
+/// The reason when the connection was lost first.
+const CUT_OFF: &str = "cut off";
+/// The reason when bytes are not a value of the topic's type.
+pub(crate) const UNDECODABLE: &str = "undecodable";
 
 /// A subscriber followed for some time, or until something ends it.
 #[derive(Debug)]
@@ -65,6 +73,22 @@ pub(crate) struct Loss {
     pub(crate) first: u64,
     pub(crate) count: u64,
     pub(crate) reason: &'static str,
+}
+
+impl Loss {
+    /// The reason in words.
+    pub(crate) fn cause(&self) -> &'static str {
+        match (self.reason, self.count) {
+            (CONFLATED, _) => "replaced by newer values",
+            (LAPPED, 1) => "overwritten before it was read",
+            (LAPPED, _) => "overwritten before they were read",
+            (DAMAGED, _) => "damaged in the publisher's memory",
+            (CUT_OFF, 1) => "the connection was lost before it was read",
+            (CUT_OFF, _) => "the connection was lost before they were read",
+            (UNDECODABLE, _) => "not of the topic's type",
+            (reason, _) => reason,
+        }
+    }
 }
 
 impl<'a> Arrivals<'a> {
@@ -142,7 +166,10 @@ impl<'a> Arrivals<'a> {
             return Some(Arrival::Interrupted);
         }
         let deadline = self.deadline.filter(Deadline::is_over)?;
-        Some(Arrival::Over(format!("the {} of --for are over", output::shown(deadline.whole()))))
+        Some(Arrival::Over(match deadline.whole() {
+            Duration::ZERO => "--for 0 does not wait".to_owned(),
+            whole => format!("the {} of --for are over", output::shown(whole)),
+        }))
     }
 
     /// Turns a rejected value into a loss; any other error is a failure.
@@ -151,10 +178,10 @@ impl<'a> Arrivals<'a> {
             ReceiveError::BrokenStamps { sequence }
             | ReceiveError::Damaged { sequence, .. }
             | ReceiveError::ForeignEpoch { sequence, .. }
-            | ReceiveError::ImpossibleLen { sequence, .. } => (sequence.get(), 1, "damaged"),
-            ReceiveError::Lapped { first_lost, count } => (first_lost.get(), *count, "lapped"),
-            ReceiveError::DamagedRecords { first_lost, count } => (first_lost.get(), *count, "damaged"),
-            ReceiveError::CutOff { first_lost, count } => (first_lost.get(), *count, "cut off"),
+            | ReceiveError::ImpossibleLen { sequence, .. } => (sequence.get(), 1, DAMAGED),
+            ReceiveError::Lapped { first_lost, count } => (first_lost.get(), *count, LAPPED),
+            ReceiveError::DamagedRecords { first_lost, count } => (first_lost.get(), *count, DAMAGED),
+            ReceiveError::CutOff { first_lost, count } => (first_lost.get(), *count, CUT_OFF),
             ReceiveError::Gone { .. } => {
                 return Err(Failure::new(Exit::Gone, format!("{}: {}", self.target, ErrorChain(&error))));
             }

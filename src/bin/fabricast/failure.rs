@@ -200,7 +200,9 @@ impl From<PublisherError> for Failure {
         let exit = match &error {
             PublisherError::Geometry(_)
             | PublisherError::PayloadLenMax { .. }
-            | PublisherError::PayloadLenMin { .. } => Exit::Usage,
+            | PublisherError::PayloadLenMin { .. }
+            | PublisherError::KeyLenMin { .. }
+            | PublisherError::KeyLenMax { .. } => Exit::Usage,
             PublisherError::Memory(source) => of_memory(source),
             PublisherError::Fabric(source) => of_fabric(source),
             _ => of_system(&error).unwrap_or(Exit::Unreachable),

@@ -22,18 +22,19 @@ use super::units::duration;
 use super::value::{Schemas, ValueLine};
 
 const AFTER_HELP: &str = "\
-The value is decoded with the topic's schema. For a log it is the newest record, for a table that of KEY.
-Without KEY, all keys of a table are printed, as of one commit: a line is a key, a tab, and its value.
-For a feed with KEY it is the key's value in the table of the feed, without KEY its newest record.
-Time stamps in the value follow it, after a tab: see `fabricast --help`.
-The exit code is 1 if nothing has been published yet, the table does not have the key, or the topic ends
-without a value; 130 if Ctrl-C ends the wait.
+The value is decoded with the topic's schema. For a log it is the newest record, for a table that
+of KEY. Without KEY, all keys of a table are printed, as of one commit: a line is a key, a tab,
+and its value. For a feed with KEY it is the key's value in the table of the feed, without KEY its
+newest record. Time stamps in the value follow it, after a tab: see `fabricast --help`.
+
+The exit code is 1 if nothing has been published yet, the table does not have the key, or the
+topic ends without a value; 130 if Ctrl-C ends the wait.
 
 With --json a value is one line
 {\"topic\",\"key\",\"sequence\",\"epoch\",\"published_ns\",\"age_ns\",\"value\"}; raw bytes are in base64, with
-\"encoding\":\"base64\". Of a table it also has \"number\", which counts the changes of the key. If there are time
-stamps, \"timestamps\" has for the name of each {\"ns\",\"offset_ns\"}: its time since the Unix epoch, and after
-the publish time.
+\"encoding\":\"base64\". Of a table it also has \"number\", which counts the changes of the key. If
+there are time stamps, \"timestamps\" has for the name of each {\"ns\",\"offset_ns\"}: its time since
+the Unix epoch, and after the publish time.
 
 Examples:
   fabricast get shm:quotes/EURUSD

@@ -27,27 +27,30 @@ use super::value::Schemas;
 const TICK: Duration = Duration::from_secs(1);
 
 const AFTER_HELP: &str = "\
-Prints one line per second and a summary at the end: values and bytes published per second (bytes by the
-mean length of received values), bytes received, the time between publishes by the publisher's clock
-(mean, standard deviation, which is the jitter, shortest and longest), and lost values: replaced before
-they were read in a state topic, overwritten or damaged in a log. An interval with missed values is
-divided evenly among them: the mean is exact; the jitter is a lower bound. Records of one batch are
-published at one moment. Of a table, each change of a key is a value.
+Prints one line per second and a summary at the end: values and bytes published per second (bytes
+by the mean length of received values), bytes received, the time between publishes by the
+publisher's clock (mean, standard deviation, which is the jitter, shortest and longest), and lost
+values: replaced before they were read in a state topic, overwritten or damaged in a log. An
+interval with missed values is divided evenly among them: the mean is exact; the jitter is a lower
+bound. Records of one batch are published at one moment. Of a table, each change of a key is a
+value.
 
-Of a feed, rates are those of records, and a column shows events per second. With --key these are records
-of matching keys, and events that have one; lost records count in the rate as if they had the same keys,
-and the intervals across them are left out. Where records are lost an event ends, and another begins.
+Of a feed, rates are those of records, and a column shows events per second. With --key these are
+records of matching keys, and events that have one; lost records count in the rate as if they had
+the same keys, and the intervals across them are left out. Where records are lost an event ends,
+and another begins.
 
-If values have time stamps (see `fabricast --help`), the end shows the median and largest time from each
-of them to publishing, by up to 10,000 values per second.
+If values have time stamps (see `fabricast --help`), the end shows the median and largest time
+from each of them to publishing, by up to 10,000 values per second.
 
 With --json a line is {\"topic\",\"seconds\",\"received\",\"lost\",\"rate\",\"bytes_per_s\",
-\"received_bytes_per_s\",\"interval_ns\",\"jitter_ns\",\"interval_min_ns\",\"interval_max_ns\",\"summary\"};
-a time that is not available is null. Of a feed it also has \"events\" and \"events_per_s\", and a summary has
-\"timestamps\", from each name to {\"values\",\"median_ns\",\"max_ns\"}.
+\"received_bytes_per_s\",\"interval_ns\",\"jitter_ns\",\"interval_min_ns\",\"interval_max_ns\",\"summary\"}; a
+time that is not available is null. Of a feed it also has \"events\" and \"events_per_s\", and a
+summary has \"timestamps\", from each name to {\"values\",\"median_ns\",\"max_ns\"}.
 
 It runs until --for has passed, the topic ends, or Ctrl-C. If no value arrived, the exit
-code is 5 if the publisher is hung, otherwise 1. It is 6 if the publisher's process is gone.
+code is 5 if the publisher is hung, otherwise 1. It is 6 if the publisher's process is gone. A
+hung publisher is reported once, on standard error, and measuring continues.
 
 Examples:
   fabricast hz shm:quotes/EURUSD

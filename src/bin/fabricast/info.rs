@@ -18,17 +18,19 @@ use super::setting::{Setting, target};
 use super::value::Schemas;
 
 const AFTER_HELP: &str = "\
-Attaches to the topic, reads its repository, and detaches, so its count of pull subscribers includes
-this command. The remote key is masked without --show-keys. Sizes of values are in units of 1,000 (kB),
-those of memory in units of 1,024 (KiB); --json has bytes.
+Attaches to the topic, reads its repository, and detaches, so its count of pull subscribers
+includes this command. The remote key is masked without --show-keys. Sizes of values are in units
+of 1,000 (kB), those of memory in units of 1,024 (KiB); --json has bytes.
 
-Of a table, it also reads all entries, for up to a second, to count the suspect keys: those whose entries
-are damaged. If a second is not enough, their number is unknown (null with --json). Of the log of a feed, it
-reads those of the feed's table, and shows the keys, the capacity and the suspect keys of that.
+Of a table, it also reads all entries, for up to a second, to count the suspect keys: those whose
+entries are damaged. If a second is not enough, their number is unknown (null with --json). Of the
+log of a feed, it reads those of the feed's table, and shows the keys, the capacity and the
+suspect keys of that.
 
-Time stamps are the fields that have names of time stamps: see `fabricast --help`; with --json they are in
-\"timestamps\". For the log or the table of a feed it names the other topic; with --json \"feed\" has both, and
-for the log also \"keys\", \"capacity\" and \"suspect_keys\" of the table, or \"table_error\" if it cannot be read.
+Time stamps are the fields that have names of time stamps: see `fabricast --help`; with --json
+they are in \"timestamps\". For the log or the table of a feed it names the other topic; with --json
+\"feed\" has both, and for the log also \"keys\", \"capacity\" and \"suspect_keys\" of the table, or
+\"table_error\" if it cannot be read.
 
 Examples:
   fabricast info shm:quotes/EURUSD

@@ -43,6 +43,11 @@ impl KeyArguments {
         }
     }
 
+    /// The pattern of the wanted keys.
+    pub(crate) fn pattern(&self) -> Option<&str> {
+        self.key.as_deref()
+    }
+
     /// Whether only some keys are wanted.
     pub(crate) fn is_some(&self) -> bool {
         self.key.is_some()

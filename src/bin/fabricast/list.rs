@@ -27,16 +27,16 @@ const ASKED_AT_ONCE: usize = 16;
 const NAMED_AT_ONCE: usize = 3;
 
 const AFTER_HELP: &str = "\
-STATE is live, hung (the process runs but does not answer within 1.1 seconds) or gone (the process has
-ended and left its entry). AGE is the time since the newest value. A node without topics, or one that
-cannot be asked, shows `-` for its topic. An age like `-1h00m (clock?)` means that the value's time lies
-in the future: one of the clocks is wrong.
+STATE is live, hung (the process runs but does not answer within 1.1 seconds) or gone (the process
+has ended and left its entry). AGE is the time since the newest value. A node without topics, or
+one that cannot be asked, shows `-` for its topic. An age like `-1h00m (clock?)` means that the
+value's time lies in the future: one of the clocks is wrong.
 
 With --json each topic is one line {\"node\",\"topic\",\"kind\",\"type\",\"sequence\",\"age_ns\",\"state\"};
 unavailable fields are null.
 
-Without ADDRESS the exit code is 0, or 7 if a local limit, such as open files, kept a node from being
-queried. With ADDRESS: 3 if no such node is found, 5 if the node is hung, 6 if it is gone.
+Without ADDRESS the exit code is 0, or 7 if a local limit, such as open files, kept a node from
+being queried. With ADDRESS: 3 if no such node is found, 5 if the node is hung, 6 if it is gone.
 
 Examples:
   fabricast list

@@ -31,6 +31,8 @@ use clap::{Parser, Subcommand};
 use self::failure::{Exit, Failure};
 use self::setting::Setting;
 
+/// The longest line of help.
+const HELP_WIDTH: usize = 100;
 /// The version and the features built in.
 const VERSION: &str = if cfg!(feature = "verbs") {
     concat!(env!("CARGO_PKG_VERSION"), " +verbs")
@@ -42,35 +44,38 @@ const ABOUT: &str =
 const AFTER_HELP: &str = "\
 Addresses:
   shm:NODE               a node of this host and user; NODE is short for it
-  rdma://HOST[:PORT]     a node of another host, port 7471 by default; needs a build with the feature verbs
+  rdma://HOST[:PORT]     a node of another host, port 7471 by default; needs a build with the
+                         feature verbs
   ADDRESS/TOPIC          a topic of a node; NODE/TOPIC is short for shm:NODE/TOPIC
 
-Times and sizes have the units that the program prints: 250ms, 5s, 1m30s, and 64k or 64KiB (65,536 bytes),
-64kB (64,000). Without a unit a time is in seconds, a size in bytes.
+Times and sizes have the units that the program prints: 250ms, 5s, 1m30s, and 64k or 64KiB (65,536
+bytes), 64kB (64,000). Without a unit a time is in seconds, a size in bytes.
 
-Time stamps in values are shown with their distance from the publish time: `ts_event -312.4us` is 312.4 us
-before it. They are fields of 64-bit integers, also optional or inside other structs, enums and tuples, but
-not in lists, arrays or maps, with one of these names: ts, time, timestamp, ts_*, *_ts, *_time,
-*_timestamp, *_ns, *_us, *_ms. They count nanoseconds since the Unix epoch, and micro- or milliseconds if
-the name ends in _us or _ms. A SystemTime of the standard library is one with any name. A value outside of
-the years 2000 to 2099 is not a time stamp. At most 16 fields of a type are searched.
+Time stamps in values are shown with their distance from the publish time: `ts_event -312.4us` is
+312.4 us before it. They are fields of 64-bit integers, also optional or inside other structs,
+enums and tuples, but not in lists, arrays or maps, with one of these names: ts, time, timestamp,
+ts_*, *_ts, *_time, *_timestamp, *_ns, *_us, *_ms. They count nanoseconds since the Unix epoch,
+and micro- or milliseconds if the name ends in _us or _ms. A SystemTime of the standard library is
+one with any name. A value outside of the years 2000 to 2099 is not a time stamp. At most 16
+fields of a type are searched.
 
-A feed is a log of events, `shm:NODE/FEED`, and a table, `shm:NODE/FEED/table`. `tail`, `watch` and `hz` of
-the log show records of all keys, or with --key of some; `get` with a KEY shows its value in the table.
+A feed is a log of events, `shm:NODE/FEED`, and a table, `shm:NODE/FEED/table`. `tail`, `watch`
+and `hz` of the log show records of all keys, or with --key of some; `get` with a KEY shows its
+value in the table.
 
 Exit codes:
   0  done
-  1  no result: nothing published, nothing arrived in time or before the topic ended, no such key, a damaged
-     value, or a rejected input line
+  1  no result: nothing published, nothing arrived in time or before the topic ended, no such key,
+     a damaged value, or a rejected input line
   2  usage
   3  no such node or topic, or it cannot be reached
   4  refused by the publisher
   5  the publisher is hung
   6  the publisher is gone
-  7  local failure: out of file descriptors, memory or disk space, a limit of this process, no RDMA device,
-     or an unusable runtime directory or file in it
-  130  interrupted before the answer, or by a second Ctrl-C. The first Ctrl-C ends `watch`, `tail`, `hz` and
-     `pub` cleanly
+  7  local failure: out of file descriptors, memory or disk space, a limit of this process, no
+     RDMA device, or an unusable runtime directory or file in it
+  130  interrupted before the answer, or by a second Ctrl-C. The first Ctrl-C ends `watch`, `tail`,
+       `hz` and `pub` cleanly
 
 Examples:
   fabricast list                                  the nodes and topics of this host
@@ -85,7 +90,7 @@ Examples:
 
 /// The arguments.
 #[derive(Debug, Parser)]
-#[command(name = "fabricast", version = VERSION, about = ABOUT, after_help = AFTER_HELP, max_term_width = 100)]
+#[command(name = "fabricast", version = VERSION, about = ABOUT, after_help = AFTER_HELP, max_term_width = HELP_WIDTH)]
 struct Cli {
     #[command(flatten)]
     setting: Setting,
@@ -161,10 +166,26 @@ fn run(cli: &Cli) -> Result<Exit, Failure> {
 mod tests {
     use clap::CommandFactory;
 
-    use super::Cli;
+    use super::{Cli, HELP_WIDTH};
 
     #[test]
     fn arguments_are_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// The texts behind the options are wrapped by hand, which shows if it is done again.
+    #[test]
+    fn help_fits_its_width() {
+        let mut cli = Cli::command().term_width(HELP_WIDTH);
+        cli.build();
+        let verbs: Vec<_> = cli.get_subcommands().filter(|verb| verb.get_name() != "help").cloned().collect();
+        assert!(verbs.len() >= 8);
+        for mut command in verbs.into_iter().chain([cli]) {
+            let (name, help) = (command.get_name().to_owned(), command.render_long_help().to_string());
+            let too_long = help.lines().find(|line| line.chars().count() > HELP_WIDTH);
+            assert_eq!(too_long, None, "{name}");
+            let after = command.get_after_help().expect("examples").to_string();
+            assert!(help.contains(&after), "the end of the help of {name} was wrapped again:\n{help}");
+        }
     }
 }

@@ -6,7 +6,7 @@ use clap::Args;
 use fabricast::{AnySubscriber, Raw, TopicName};
 use serde::Serialize;
 
-use super::arrivals::{CONFLATED, Loss};
+use super::arrivals::{CONFLATED, Loss, UNDECODABLE};
 use super::failure::{Exit, Failure};
 use super::output::{age, hex_dump, json_line};
 use super::subscription::Value;
@@ -115,7 +115,7 @@ impl Printer {
             Err(error) => {
                 let first = value.meta.sequence.get();
                 tracing::debug!(target: "fabricast", sequence = first, %error, "undecodable");
-                self.loss(Loss { first, count: 1, reason: "undecodable" })
+                self.loss(Loss { first, count: 1, reason: UNDECODABLE })
             }
         }
     }
@@ -139,13 +139,13 @@ impl Printer {
                 json_line(&mut self.out, &LossLine { topic, key, lost: count, first_lost: first, reason })?;
             }
             Form::Raw => {
-                let sentence = format!("{count} lost from {first} on: {reason}");
+                let sentence = format!("{count} lost from {first} on ({})", loss.cause());
                 Failure::new(Exit::No, sentence).note();
             }
             Form::Text | Form::Hex => {
                 let what = match reason {
-                    CONFLATED => format!("{count} skipped (replaced by newer values)"),
-                    _ => format!("{count} lost: {reason}"),
+                    CONFLATED => format!("{count} skipped ({})", loss.cause()),
+                    _ => format!("{count} lost ({})", loss.cause()),
                 };
                 match key {
                     // The number of a key is not a sequence.

@@ -26,21 +26,22 @@ use super::units::{duration, size_in};
 const INTERVAL_MAX: Duration = Duration::from_secs(365 * 86_400);
 
 const AFTER_HELP: &str = "\
-Each line, without its line end, becomes one value: a String, bytes with --raw, or with --json a value of
-the type inferred from --example or from the first line that determines one. The topic is served until the
-input has ended and --linger has passed, or until Ctrl-C.
-A state topic holds the newest value: without --rate, lines replace each other as fast as they arrive.
-A log holds them in order, as many as fit into --capacity, and overwrites the oldest; lines that arrive
-together are published with one commit.
-A table holds the newest value of each key. A line is a key, a tab, and its value; the key is any text of up
-to 256 bytes. Lines that arrive together are published with one commit, and replace each other's values. The
-table has memory for --keys keys; a line with another key is then rejected.
+Each line, without its line end, becomes one value: a String, bytes with --raw, or with --json a
+value of the type inferred from --example or from the first line that determines one. The topic is
+served until the input has ended and --linger has passed, or until Ctrl-C.
 
-Unless --quiet is given, reports on standard error what is served and until when. Rejected lines are
-reported by number and skipped; the exit code is then 1.
+A state topic holds the newest value: without --rate, lines replace each other as fast as they
+arrive. A log holds them in order, as many as fit into --capacity, and overwrites the oldest;
+lines that arrive together are published with one commit. A table holds the newest value of each
+key. A line is a key, a tab, and its value; the key is any text of up to 256 bytes. Lines that
+arrive together are published with one commit, and replace each other's values. The table has
+memory for --keys keys; a line with another key is then rejected.
 
-Numbers in JSON are i64, or u64 if too large for i64, or f64 with a point or an exponent. A field that is
-null or missing in some --example values is optional.
+Unless --quiet is given, reports on standard error what is served and until when. Rejected lines
+are reported by number and skipped; the exit code is then 1.
+
+Numbers in JSON are i64, or u64 if too large for i64, or f64 with a point or an exponent. A field
+that is null or missing in some --example values is optional.
 
 Examples:
   vmstat 1 | fabricast pub shm:host/vmstat --kind state

@@ -4,7 +4,7 @@ mod arguments;
 mod earlier;
 mod table;
 
-use fabricast::{AnySubscriber, Delivery, Node, Raw, Sequence, Target};
+use fabricast::{AnySubscriber, Delivery, Raw};
 
 use self::arguments::{ANSWER_TIMEOUT, not_yet};
 use self::earlier::{LastRecords, earlier};
@@ -26,7 +26,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     let mut subscriber = setting.attach(&node, target, delivery, arguments.start())?;
     let filter = arguments.keys.apply(&mut subscriber, target)?;
     match &subscriber {
-        AnySubscriber::Log(_) => records(arguments, subscriber, &node, &filter),
+        AnySubscriber::Log(_) => records(arguments, subscriber, &filter),
         AnySubscriber::Table(_) => table::run(arguments, subscriber),
         _ => {
             let (found, instead) =
@@ -41,13 +41,12 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
 fn records(
     arguments: &Arguments,
     subscriber: AnySubscriber<Raw>,
-    node: &Node,
     filter: &KeyFilter,
 ) -> Result<Exit, Failure> {
     let target = &arguments.target;
-    // Attached before the end is known, so that no record is missed between the two.
-    let until = if arguments.follow { None } else { Some(newest(node, target)?) };
-    if let (Some(from), Some(newest)) = (arguments.from, until.filter(|until| until.get() != u64::MAX))
+    // The same record from which --last counts back: later ones do not add to it.
+    let until = (!arguments.follow).then(|| subscriber.newest_at_start());
+    if let (Some(from), Some(newest)) = (arguments.from, until)
         && from > newest.get()
     {
         return Err(not_yet(target, ("record", from), newest));
@@ -82,7 +81,10 @@ fn records(
         }
         idle = Deadline::after(ANSWER_TIMEOUT);
     }
-    Ok(Exit::Done)
+    match interrupt.came() {
+        true => Ok(Exit::Done),
+        false => arguments.outcome(printer.shown(), "record of a key"),
+    }
 }
 
 /// Prints the last records of the wanted keys: all records are read. Returns the end, if it came first.
@@ -106,12 +108,4 @@ fn last_records(
         }
     }
     Ok(over)
-}
-
-/// The newest record.
-fn newest(node: &Node, target: &Target) -> Result<Sequence, Failure> {
-    let directory = node.directory_timeout(&target.address, ANSWER_TIMEOUT)?;
-    let listing = directory.topics.into_iter().find(|listing| listing.topic == target.topic);
-    // It has ended since: all its records are there, followed by the end.
-    Ok(listing.map_or(Sequence::new(u64::MAX), |listing| listing.sequence))
 }

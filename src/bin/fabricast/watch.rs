@@ -15,28 +15,33 @@ use super::subscription::keep;
 use super::units::duration;
 
 const AFTER_HELP: &str = "\
-A line is the sequence of a value, its age when printed, and the value. Values of a state topic that were
-replaced before they were read are counted on a line of their own. For a log topic every record published
-from now on is shown; `fabricast tail` shows earlier ones. Ages compare the clocks of both hosts, and are
-off by their difference; `-1h00m (clock?)` means that the value's time lies in the future. Time stamps in the
-value come before it: see `fabricast --help`. Records of a feed are shown as `fabricast tail` shows them.
+A line is the sequence of a value, its age when printed, and the value. Values of a state topic
+that were replaced before they were read are counted on a line of their own. For a log topic every
+record published from now on is shown; `fabricast tail` shows earlier ones. Ages compare the
+clocks of both hosts, and are off by their difference; `-1h00m (clock?)` means that the value's
+time lies in the future. Time stamps in the value come before it: see `fabricast --help`. Records
+of a feed are shown as `fabricast tail` shows them.
 
-Of a table, all keys are shown first, and then each key that changes: the sequence is that of the commit,
-and key and value are separated by a tab. `removed` in place of the value means that the key was removed;
-a value that is this text has quotes. The keys of one commit come in no particular order.
+Of a table, all keys are shown first, and then each key that changes: the sequence is that of the
+commit, and key and value are separated by a tab. `removed` in place of the value means that the
+key was removed; a value that is this text has quotes. The keys of one commit come in no
+particular order. Values that were replaced before they were read are counted before the key's
+value. For the table of a feed these include values replaced within one event: they were never
+visible to subscribers.
 
 With --json a value is one line
 {\"topic\",\"key\",\"sequence\",\"epoch\",\"published_ns\",\"age_ns\",\"value\"}, and a loss
-{\"topic\",\"lost\",\"first_lost\",\"reason\"}: the reason is conflated (replaced), lapped (overwritten
-in a log), cut off (the connection was lost first), damaged or undecodable. Of a table, a value also has
-\"number\", which counts the changes of its key, and a removed key \"removed\":true; a loss of replaced values
-also has \"key\", and its first_lost is a number of this key. If there are time stamps, \"timestamps\" has for
-the name of each {\"ns\",\"offset_ns\"}: its time since the Unix epoch, and after the publish time.
+{\"topic\",\"lost\",\"first_lost\",\"reason\"}: the reason is conflated (replaced), lapped (overwritten in
+a log), cut off (the connection was lost first), damaged or undecodable. Of a table, a value also
+has \"number\", which counts the changes of its key, and a removed key \"removed\":true; a loss of
+replaced values also has \"key\", and its first_lost is a number of this key. If there are time
+stamps, \"timestamps\" has for the name of each {\"ns\",\"offset_ns\"}: its time since the Unix epoch,
+and after the publish time.
 
-The exit code is 0 after --count values, after --for if a value arrived, at Ctrl-C, and when the topic
-ends in good order after a value; 1 when no value arrived; 5 when none arrived within --for and the
-publisher is hung; 6 when the publisher's process is gone. A hung publisher is reported once, and
-watching continues; with --delivery push it is not detected.
+The exit code is 0 after --count values, after --for if a value arrived, at Ctrl-C, and when the
+topic ends in good order after a value; 1 when no value arrived; 5 when none arrived within --for
+and the publisher is hung; 6 when the publisher's process is gone. A hung publisher is reported
+once, and watching continues; with --delivery push it is not detected.
 
 Examples:
   fabricast watch shm:quotes/EURUSD

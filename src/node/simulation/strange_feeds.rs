@@ -21,7 +21,11 @@ impl Strange {
         let epoch = fresh_epoch().unwrap();
         let table = node.table_publisher::<u64, u64>("feed/table").capacity(CAPACITY);
         let log = node.log_publisher("feed").capacity(RING_LEN);
-        Self { log: log.open_as(epoch).unwrap(), table: table.open_as(epoch).unwrap() }
+        let (log_name, table_name) = (log.reserve().unwrap(), table.reserve().unwrap());
+        Self {
+            log: log.open_reserved(log_name, epoch).unwrap(),
+            table: table.open_reserved(table_name, epoch).unwrap(),
+        }
     }
 
     /// Publishes a record of a key, after another one.

@@ -5,7 +5,8 @@ mod losses;
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::publisher::{FeedPublisher, PublishError};
+use crate::node::FeedPublisherBuilder;
+use crate::publisher::{FeedPublisher, LenLimit, PublishError};
 use crate::repository::feed::FeedRecord;
 use crate::subscriber::{FeedEvent, FeedSubscriber, FeedUpdate, GrantError};
 
@@ -268,9 +269,17 @@ fn what_does_not_fit_into_an_event_is_refused_and_leaves_it_as_it_was() {
     let error = event.update(long.as_str(), &text(1), &text(1)).unwrap_err();
     assert!(matches!(error, PublishError::KeyTooLong { max: 20, .. }), "{error}");
     let error = event.update("a", &text(100), &text(1)).unwrap_err();
-    assert!(matches!(error, PublishError::TooLong { max: 100, .. }), "{error}");
+    assert!(
+        matches!(error, PublishError::TooLong { len: None, max: 100, limit: LenLimit::Record }),
+        "{error}"
+    );
+    assert!(error.to_string().ends_with("record_len_max"), "{error}");
     let error = event.update("a", &text(1), &text(70)).unwrap_err();
-    assert!(matches!(error, PublishError::TooLong { max: 80, .. }), "{error}");
+    assert!(
+        matches!(error, PublishError::TooLong { len: None, max: 80, limit: LenLimit::FeedValue }),
+        "{error}"
+    );
+    assert!(error.to_string().ends_with("value_len_max"), "{error}");
     event.update("a", &text(1), &text(2)).unwrap();
     event.update("b", &text(1), &text(3)).unwrap();
     let error = event.update("c", &text(1), &text(1)).unwrap_err();
@@ -439,6 +448,25 @@ fn conflated_subscriber_receives_the_newest_values_once_an_interval() {
 }
 
 #[test]
+fn errors_of_a_feed_name_the_settings_of_its_builder() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(&dir, "p");
+    let builder = || node.feed_publisher::<String, u64, u64>("f");
+    let refused =
+        |builder: FeedPublisherBuilder<'_, String, u64, u64>| builder.open().unwrap_err().to_string();
+    for (builder, setting) in [
+        (builder().value_len_max(10), "value_len_max of 10"),
+        (builder().value_len_max(40).key_len_max(64), "value_len_max of 40"),
+        (builder().record_len_max(10), "record_len_max of 10"),
+        (builder().key_len_max(0), "key_len_max of 0"),
+    ] {
+        let told = refused(builder);
+        assert!(told.contains(setting) && !told.contains("payload"), "{told}");
+    }
+    builder().record_len_max(10 + 8 + 8).value_len_max(8 + 1 + 8).key_len_max(8).open().unwrap();
+}
+
+#[test]
 fn topics_that_are_not_one_feed_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
@@ -452,14 +480,29 @@ fn topics_that_are_not_one_feed_are_refused() {
         matches!(error, SubscriberError::Refused { reason: RefuseReason::SchemaMismatch, .. }),
         "{error}"
     );
+    let told = ErrorChain(&error).to_string();
+    assert!(told.contains("a log and not a feed") && told.contains("Node::log_subscriber"), "{told}");
+    let _state = publishing.state_publisher::<u64>("state").open().unwrap();
+    let told = ErrorChain(&open("state")).to_string();
+    assert!(told.contains("a state and not a feed"), "{told}");
     let error = open("nothing");
     assert!(matches!(error, SubscriberError::Refused { reason: RefuseReason::NoSuchTopic, .. }), "{error}");
 
     let one = publishing.feed_publisher::<String, u64, u64>("one").open().unwrap();
     let error = publishing.feed_publisher::<String, u64, u64>("one").open().unwrap_err();
-    assert!(matches!(error, PublisherError::TopicTaken { .. }), "{error}");
+    assert!(matches!(&error, PublisherError::TopicTaken { topic } if topic.as_str() == "one"), "{error}");
+    let _table = publishing.table_publisher::<String, u64>("two/table").open().unwrap();
+    let error = publishing.feed_publisher::<String, u64, u64>("two").open().unwrap_err();
+    assert!(
+        matches!(&error, PublisherError::TopicTaken { topic } if topic.as_str() == "two/table"),
+        "{error}"
+    );
     let error = publishing.feed_publisher::<String, u64, u64>("not a name").open().unwrap_err();
     assert_eq!(error.to_string(), "not a name".parse::<crate::id::TopicName>().unwrap_err().to_string());
+    // The log of a feed is not a table.
+    let error = subscribing.table_subscriber::<String, u64>("shm:p/one").open().unwrap_err();
+    let told = ErrorChain(&error).to_string();
+    assert!(told.contains("one/table") && told.contains("Node::feed_subscriber"), "{told}");
     drop(one);
     // Not of one publisher.
     let _log = publishing.log_publisher::<FeedRecord<String, u64>>("one").open().unwrap();

@@ -1,6 +1,7 @@
 //! Log topics between nodes of one host.
 
 use super::*;
+use crate::publisher::{LenLimit, PublishError};
 use crate::repository::log::LogStart;
 use crate::subscriber::{GrantError, LogSubscriber};
 
@@ -119,7 +120,24 @@ fn each_record_over_the_declared_maximum_is_refused() {
     let mut publisher = node.log_publisher::<String>("t").payload_len_max(16).open().unwrap();
     let long = "x".repeat(40);
     let error = publisher.publish(&long).unwrap_err();
-    assert!(error.to_string().contains("declare a larger payload"), "{error}");
+    let limit = LenLimit::Value;
+    assert!(
+        matches!(&error, PublishError::TooLong { len: None, max: 16, limit: of } if *of == limit),
+        "{error}"
+    );
+    let told = error.to_string();
+    assert!(told.contains("more than 16 bytes") && told.ends_with("payload_len_max"), "{told}");
+    let mut state = node.state_publisher::<String>("state").payload_len_max(64).open().unwrap();
+    let error = state.publish(&"x".repeat(1000)).unwrap_err();
+    assert!(
+        matches!(&error, PublishError::TooLong { len: None, max: 64, limit: of } if *of == limit),
+        "{error}"
+    );
+    // The length of bytes is known.
+    let mut raw = node.log_publisher::<Raw>("raw").payload_len_max(16).open().unwrap();
+    let error = raw.publish(&[0; 17]).unwrap_err();
+    assert!(matches!(&error, PublishError::TooLong { len: Some(17), max: 16, .. }), "{error}");
+    assert!(error.to_string().contains(" 17 bytes"), "{error}");
     let batch = ["a".to_owned(), "b".to_owned(), long, "c".to_owned()];
     publisher.publish_batch(&batch).unwrap_err();
     // The records before the failed one are published.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::payload::Decoded;
-use crate::publisher::{PublishError, TablePublisher};
+use crate::publisher::{LenLimit, PublishError, TablePublisher};
 use crate::subscriber::{Change, GrantError, TableSubscriber};
 
 type Map = BTreeMap<String, u64>;
@@ -240,6 +240,31 @@ fn other_types_and_kinds_are_refused_with_advice() {
 }
 
 #[test]
+fn table_without_room_for_any_key_or_value_is_refused_when_opened() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(&dir, "p");
+    let builder = || node.table_publisher::<String, f64>("t");
+    // The shortest key has 8 bytes, and a value 8 more and one between them.
+    let error = builder().key_len_max(7).open().unwrap_err();
+    assert!(matches!(error, PublisherError::KeyLenMin { len: 8, max: 7 }), "{error}");
+    let error = builder().payload_len_max(16).open().unwrap_err();
+    let limit = LenLimit::Entry;
+    assert!(
+        matches!(&error, PublisherError::PayloadLenMin { len: 17, max: 16, limit: of } if *of == limit),
+        "{error}"
+    );
+    let error = builder().payload_len_max(20).key_len_max(20).open().unwrap_err();
+    assert!(
+        matches!(&error, PublisherError::KeyLenMax { key_len_max: 20, max: 20, limit: of } if *of == limit),
+        "{error}"
+    );
+    assert!(error.to_string().contains("payload_len_max of 20"), "{error}");
+    builder().payload_len_max(17).key_len_max(8).open().unwrap();
+    // The key itself may have no bytes.
+    node.table_publisher::<(), f64>("unit").key_len_max(0).open().unwrap();
+}
+
+#[test]
 fn what_does_not_fit_is_refused_and_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let node = node(&dir, "p");
@@ -249,14 +274,22 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     let text = |text: &str| text.to_owned();
     publisher.put("1234", &text("one")).unwrap();
     let error = publisher.put("12345", &text("two")).unwrap_err();
-    assert!(matches!(error, PublishError::KeyTooLong { len: 13, max: 12 }), "{error}");
+    assert!(matches!(error, PublishError::KeyTooLong { len: Some(13), max: 12 }), "{error}");
     assert!(error.to_string().contains("13") && error.to_string().contains("12"), "{error}");
     publisher.put("b", &text("two")).unwrap();
     let error = publisher.put("c", &text("three")).unwrap_err();
     assert!(matches!(error, PublishError::Full { capacity: 2 }), "{error}");
     assert!(error.to_string().contains('2'), "{error}");
     let error = publisher.put("b", &"x".repeat(64)).unwrap_err();
-    assert!(matches!(error, PublishError::TooLong { .. } | PublishError::Encode(_)), "{error}");
+    assert!(matches!(error, PublishError::TooLong { len: None, max: 64, limit: LenLimit::Entry }), "{error}");
+    let told = error.to_string();
+    assert!(told.contains("more than 64 bytes") && told.ends_with("payload_len_max"), "{told}");
+    // Longer than any payload.
+    let long = "k".repeat(100);
+    let error = publisher.put(&long, &text("four")).unwrap_err();
+    assert!(matches!(error, PublishError::KeyTooLong { len: None, max: 12 }), "{error}");
+    assert!(error.to_string().contains("more than 12 bytes"), "{error}");
+    assert_eq!((publisher.contains(&long).unwrap(), publisher.remove(&long).unwrap()), (false, None));
     assert_eq!((publisher.newest().get(), publisher.len(), publisher.capacity()), (2, 2, 2));
     // The values before the failed one are published.
     let batch = [("b", text("2")), ("c", text("3")), ("1234", text("1"))];

@@ -8,7 +8,9 @@ use crate::fabric::WakeQueue;
 use crate::id::{KindOptions, NodeName};
 use crate::payload::encode_unchecked;
 use crate::publisher::tests::Wire;
-use crate::publisher::{CopyBudget, PublishError, PublishedTopic, TableOptions, TablePublisher, TopicParts};
+use crate::publisher::{
+    CopyBudget, LenLimit, PublishError, PublishedTopic, TableOptions, TablePublisher, TopicParts,
+};
 use crate::repository::table::tests::{Held, Replica, Table, index, table_of};
 use crate::repository::table::{CellMemory, Interest, Looked, SnapshotScan, TableReader};
 use crate::repository::{Reader as _, WriteOrder};
@@ -70,6 +72,7 @@ impl World {
             name: "topic".parse().unwrap(),
             epoch: Epoch::new(seed | 1).unwrap(),
             payload_len_max: OVERHEAD + LEN_MAX,
+            limit: LenLimit::Entry,
             samples: &[],
         };
         let options = TableOptions { capacity, key_len_max: Some(8) };

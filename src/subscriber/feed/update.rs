@@ -62,8 +62,8 @@ pub struct ValueUpdate<K, V> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FeedEvent<K, R, V> {
-    /// The event: the sequence of its last record, wanted or not. Of values, the newest event that they include; after a loss, the
-    /// records of this event come before them.
+    /// The event: the sequence of its last record, wanted or not. For values, that of the newest event they include; after a loss,
+    /// that event's records are delivered before them.
     pub sequence: Sequence,
     /// What the subscriber wants of it, in order.
     pub updates: Vec<FeedUpdate<K, R, V>>,

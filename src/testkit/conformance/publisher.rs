@@ -12,7 +12,7 @@ use crate::fabric::{Acceptor, Address, Connection, Fabric, FabricError, Received
 use crate::id::{Epoch, KindOptions, Sequence, TopicName};
 use crate::layout::Geometry;
 use crate::payload::Raw;
-use crate::publisher::{self, CopyBudget, PublishedTopic, TopicParts};
+use crate::publisher::{self, CopyBudget, LenLimit, PublishedTopic, TopicParts};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A subscriber's request to pull.
@@ -72,6 +72,7 @@ impl<K: ConformingKind> Publisher<K> {
             name: topic(),
             epoch,
             payload_len_max: shape.payload_len_max + K::OVERHEAD,
+            limit: LenLimit::Value,
             samples: &[],
         };
         let opened = publisher::Publisher::open(parts, shape.options);

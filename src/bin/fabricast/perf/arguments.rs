@@ -9,25 +9,26 @@ use super::trouble::Trouble;
 
 const EXAMPLES: &str = "\
 Examples:
-  fabricast perf pull                                         round trips of 64-byte values, read by the subscriber
-  fabricast perf push --size 64,1024,65536 --floor --json     three sizes, each beside the floor, for a script
-  fabricast perf pull --size 1048576 --slots 32 --for 5       five seconds of 1 MiB values
-  fabricast perf notify --fabric verbs                        like pull, but notices announce values
-  fabricast perf push --subscribers 4                         three more subscribing processes
-  fabricast perf stream --size 64,65536 --floor               a log at full speed, beside rings and memcpy
-  fabricast perf stream --lossy --subscribers 2 --batch 1     what two subscribers get from a publisher that never waits
-  fabricast perf push --serve --node lab                      answers in one terminal ...
-  fabricast perf push --connect shm:lab                       ... and measures from another
-  fabricast perf pull --fabric verbs --size 64,65536          over the RDMA device of this host
-  fabricast perf pull --serve --rdma rdma://10.0.0.2          answers on one host ...
-  fabricast perf pull --connect rdma://10.0.0.2               ... and measures from another
-  fabricast perf stream --serve --rdma rdma://10.0.0.2        receives and checks records on one host ...
-  fabricast perf stream --connect rdma://10.0.0.2             ... that another publishes
+  fabricast perf pull                                        64-byte values, read by subscribers
+  fabricast perf push --size 64,1024,65536 --floor --json    three sizes and the floor, as JSON
+  fabricast perf pull --size 1048576 --slots 32 --for 5      five seconds of 1 MiB values
+  fabricast perf notify --fabric verbs                       like pull, but notices announce values
+  fabricast perf push --subscribers 4                        three more subscribing processes
+  fabricast perf stream --size 64,65536 --floor              a log at full speed, beside rings
+  fabricast perf stream --lossy --subscribers 2 --batch 1    the publisher never waits for the two
+  fabricast perf push --serve --node lab                     answers in one terminal ...
+  fabricast perf push --connect shm:lab                      ... and measures from another
+  fabricast perf pull --fabric verbs --size 64,65536         over the RDMA device of this host
+  fabricast perf pull --serve --rdma rdma://10.0.0.2         answers on one host ...
+  fabricast perf pull --connect rdma://10.0.0.2              ... and measures from another
+  fabricast perf stream --serve --rdma rdma://10.0.0.2       receives and checks on one host ...
+  fabricast perf stream --connect rdma://10.0.0.2            ... what another publishes
 
-The floor sends the same bytes between the same two processes through a bare seqlock in shared memory, or a bare
-ring for stream, without any check. The line `checked` of a stream is that ring with records that are written,
-compared, and checked by CRC-32 like those of the log. Compare ratios within one run, never times of two runs: the
-placement says whether the processors share a cache.";
+The floor sends the same bytes between the same two processes through a bare seqlock in shared
+memory, or a bare ring for stream, without any check. The line `checked` of a stream is that ring
+with records that are written, compared, and checked by CRC-32 like those of the log. Compare
+ratios within one run, never times of two runs: the placement says whether
+the processors share a cache.";
 
 /// Where a process started here listens over RDMA: everywhere on this host, at a free port.
 const RDMA_ANYWHERE: &str = "rdma://0.0.0.0:0";

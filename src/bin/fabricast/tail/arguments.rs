@@ -16,33 +16,37 @@ use super::super::units::duration;
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
 const AFTER_HELP: &str = "\
-A line is the sequence of a record, its age when printed, and the record. Without --follow the command
-ends with the record that was the newest at its start; with --follow it continues with later ones.
-Records overwritten before they were read are counted on a line of their own. With --from, the count includes all from that sequence on.
+A line is the sequence of a record, its age when printed, and the record. Without --follow the
+command ends with the record that was the newest at its start; with --follow it continues with
+later ones. Records overwritten before they were read are counted on a line of their own. With
+--from, the count includes all from that sequence on.
 
 Time stamps in the record come before it: see `fabricast --help`.
 
-Of a feed, a record is its key, a tab and its value. Behind the last record of an event there are a tab and
-`end of event`, and `key removed` behind one that removes its key. With --key, --last counts records of the
-keys that match; a loss may be one of records of any keys.
+Of a feed, a record is its key, a tab and its value. Behind the last record of an event there are
+a tab and `end of event`, and `key removed` behind one that removes its key. With --key, --last
+counts records of the keys that match; a loss may be one of records of any keys.
 
-Of a table, the keys that changed last are shown, with their newest values: key and value are separated by
-a tab. --last counts keys, --from is a commit, and --earliest shows all keys. With --follow each key that
-changes is shown, and `removed` in place of the value of a removed key.
+Of a table, the keys that changed last are shown, with their newest values: key and value are
+separated by a tab. --last counts keys, --from is a commit, and --earliest shows all keys. With
+--follow each key that changes is shown, and `removed` in place of the value of a removed key.
 
 With --json a record is one line
 {\"topic\",\"key\",\"sequence\",\"epoch\",\"published_ns\",\"age_ns\",\"value\"}, and a loss
-{\"topic\",\"lost\",\"first_lost\",\"reason\"}: the reason is lapped (overwritten), damaged, undecodable or
-cut off (the connection was lost first). For tables see `fabricast watch --help`. Of a feed, \"key\" is that
-of the record, and \"value\" has all of {\"previous\",\"ends_event\",\"removes_key\",\"key\",\"value\"}: previous is
-the sequence of the key's record before, or 0. If there are time stamps, \"timestamps\" has for the name of
-each {\"ns\",\"offset_ns\"}: its time since the Unix epoch, and after the publish time (negative before).
-With --raw the bytes of records follow each other without separators, and losses go to standard error.
+{\"topic\",\"lost\",\"first_lost\",\"reason\"}: the reason is lapped (overwritten), damaged, undecodable
+or cut off (the connection was lost first). For tables see `fabricast watch --help`. Of a feed,
+\"key\" is that of the record, and \"value\" has all of
+{\"previous\",\"ends_event\",\"removes_key\",\"key\",\"value\"}: previous is the sequence of the key's
+record before, or 0. If there are time stamps, \"timestamps\" has for the name of each
+{\"ns\",\"offset_ns\"}: its time since the Unix epoch, and after the publish time (negative before).
+With --raw the bytes of records follow each other without separators, and losses go to standard
+error.
 
-The exit code is 0 when it is done, after --count records, at Ctrl-C, and when the topic ends in good
-order after a record; 1 when no record arrived within --for or before the end of the topic, or when
---from is beyond the newest record without --follow; 5 when no record arrived within --for and the
-publisher is hung; 6 when the publisher's process is gone.
+The exit code is 0 when it is done, after --count records, at Ctrl-C, and when the topic ends in
+good order after a record; 1 when no record arrived within --for or before the end of the topic,
+or, without --follow, when --from is beyond the newest record or no key that matches --key was
+found; 5 when no record arrived within --for
+and the publisher is hung; 6 when the publisher's process is gone.
 
 Examples:
   fabricast tail shm:exchange/trades                         the last 10 records
@@ -95,6 +99,20 @@ impl Arguments {
             None if self.earliest || (self.keys.is_some() && self.counts_back()) => LogStart::Earliest,
             None => LogStart::Back(self.last),
         }
+    }
+
+    /// The outcome without --follow, after so many records or keys were shown.
+    pub(super) fn outcome(&self, shown: u64, what: &str) -> Result<Exit, Failure> {
+        let Some(pattern) = self.keys.pattern() else { return Ok(Exit::Done) };
+        if self.follow || shown > 0 || (self.last == 0 && self.from.is_none() && !self.earliest) {
+            return Ok(Exit::Done);
+        }
+        let range = self.from.map_or_else(String::new, |from| format!(" from {from} on"));
+        let sentence = format!(
+            "{} has no {what} that matches {pattern}{range}: check --key, or use --follow to wait for one",
+            self.target
+        );
+        Err(Failure::new(Exit::No, sentence))
     }
 
     /// Whether it begins some records before the next one.

@@ -35,7 +35,7 @@ pub(super) fn run(arguments: &Arguments, subscriber: AnySubscriber<Raw>) -> Resu
         printer.value(value)?;
     }
     if over.is_none() && !arguments.follow {
-        return Ok(Exit::Done);
+        return arguments.outcome(printer.shown(), "key");
     }
     let mut over = over;
     while arguments.count.is_none_or(|count| printer.shown() < count) {

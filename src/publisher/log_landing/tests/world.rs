@@ -12,7 +12,7 @@ use crate::layout::WORD;
 use crate::layout::log::RING_OFFSET;
 use crate::memory::Protection;
 use crate::payload::Raw;
-use crate::publisher::{CopyBudget, LogPublisher, PublishedTopic, TopicParts};
+use crate::publisher::{CopyBudget, LenLimit, LogPublisher, PublishedTopic, TopicParts};
 use crate::repository::log::{LogReader, LogStart};
 use crate::repository::{LossReason, Lost, ReadFailure, Reader as _, WriteOrder};
 use crate::sync::atomic::AtomicBool;
@@ -288,6 +288,7 @@ impl World {
             name: "topic".parse().unwrap(),
             epoch: Epoch::FIRST,
             payload_len_max: len_max,
+            limit: LenLimit::Value,
             samples: &[],
         };
         let (publisher, topic) = LogPublisher::<Raw>::open(parts, capacity).unwrap();

@@ -169,8 +169,10 @@ fn malformed(what: &'static str, text: &str) -> NameError {
     NameError::Malformed { what, name: text.chars().take(limits::TOPIC_NAME_LEN_MAX).collect() }
 }
 
-/// The random number of one incarnation of a repository. A restarted publisher has a new epoch, so that no value of an old one
-/// passes for a value of the new one.
+/// Names the numbering of a topic's values: those with the same epoch and sequence are the same value.
+///
+/// A publisher draws a random epoch, so that no value of a restarted publisher passes for one of the old one, unless it
+/// [names](crate::PublisherBuilder::epoch) the epoch that it continues, or shares with another publisher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Epoch(NonZeroU64);
 
@@ -195,8 +197,26 @@ impl fmt::Display for Epoch {
     }
 }
 
+/// The random number of one opening of a topic, whatever its epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct Incarnation(NonZeroU64);
+
+impl Incarnation {
+    /// Returns the incarnation with this number, or `None` for zero, which is invalid.
+    pub(crate) fn new(number: u64) -> Option<Self> {
+        NonZeroU64::new(number).map(Self)
+    }
+}
+
+impl From<Incarnation> for Epoch {
+    /// The epoch of an incarnation that names none.
+    fn from(incarnation: Incarnation) -> Self {
+        Self(incarnation.0)
+    }
+}
+
 /// The position of a value in its topic: 1 for the first publish of an epoch, and one more for each further one. 0 means that
-/// nothing has been published.
+/// nothing has been published. A publisher that [continues](crate::PublisherBuilder::after) an epoch does not begin with 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Sequence(u64);
 
@@ -233,7 +253,7 @@ impl fmt::Display for Sequence {
 pub struct Meta {
     /// Its position in the topic.
     pub sequence: Sequence,
-    /// The incarnation of the topic.
+    /// The epoch of its topic.
     pub epoch: Epoch,
     /// The time by the publisher's clock, nanoseconds since the Unix epoch.
     pub published_ns: u64,

@@ -54,6 +54,9 @@ pub(crate) const TABLE_AUDIT_ONE_IN: u64 = 16;
 /// Bytes of a table that a publisher copies to one landing region with a commit; the node's thread copies the rest.
 pub(crate) const TABLE_PUSH_LEN: u64 = 256 * 1024;
 
+/// The greatest sequence after which a publisher may begin: more follow than will ever be published.
+pub const SEQUENCE_AFTER_MAX: u64 = 1 << 48;
+
 /// Topics of one node.
 pub const TOPICS_MAX: usize = 4096;
 /// Sessions that one node serves at a time.

@@ -642,7 +642,7 @@ fn granted(peer: &RawPeer, slot_stride: u64, file: Option<&OwnedFd>) {
 /// The grant of attachment number 0.
 fn grant(slot_stride: u64) -> Vec<u8> {
     let schema = Raw::schema().expect("bytes can be described").to_json();
-    let body = Body::default().word(0).long(topic_id()).word(0).long(EPOCH);
+    let body = Body::default().word(0).long(topic_id()).word(0).long(EPOCH).long(EPOCH);
     let body = body
         .word(u32::try_from(LEN_MAX).expect("it is small"))
         .long(REGION_LEN)
@@ -650,7 +650,7 @@ fn grant(slot_stride: u64) -> Vec<u8> {
         .long(slot_stride)
         .long(0)
         .long(0);
-    body.bytes(&schema).long(1).long(0).long(0).message(raw::GRANTED)
+    body.bytes(&schema).long(1).long(0).long(0).long(0).message(raw::GRANTED)
 }
 
 /// The topic's number in messages and checksums.

@@ -12,13 +12,13 @@ use super::bytes::Bytes;
 use super::error::{ControlError, RefuseReason};
 use super::notices::{Heard, Notices};
 use super::text::Text;
-use crate::id::{Delivery, Epoch, Kind, KindOptions, NodeName, Sequence, TopicId, TopicName};
+use crate::id::{Delivery, Epoch, Incarnation, Kind, KindOptions, NodeName, Sequence, TopicId, TopicName};
 use crate::layout::GeometryNumbers;
 use crate::limits;
 
 /// The protocol version of this program. It changes with any message, the frame, the codec, the kinds
 /// of topic and the ways of delivery.
-pub(crate) const VERSION: u16 = 2;
+pub(crate) const VERSION: u16 = 3;
 
 /// Hands all messages to a macro: the kind of each, its body, and its number, which is that of `Refuse` in every version.
 ///
@@ -226,7 +226,7 @@ pub(crate) struct TopicEntry {
     pub(crate) published_ns: u64,
     /// The age of its node's last heartbeat, nanoseconds.
     pub(crate) heartbeat_age_ns: u64,
-    /// Its incarnation.
+    /// Its epoch.
     pub(crate) epoch: Epoch,
     /// Its pull subscribers.
     pub(crate) pull_subscribers: u32,
@@ -320,8 +320,10 @@ pub(crate) struct Grant {
     pub(crate) topic_id: TopicId,
     /// What the repository holds.
     pub(crate) kind: Kind,
-    /// The incarnation.
+    /// The epoch of its values.
     pub(crate) epoch: Epoch,
+    /// The incarnation of the topic: those of the log and the table of a feed are the same.
+    pub(crate) incarnation: Incarnation,
     /// The geometry of the repository, unchecked here: the subscriber that maps the region checks the numbers against each other and
     /// the region.
     pub(crate) geometry: GeometryNumbers,
@@ -333,6 +335,8 @@ pub(crate) struct Grant {
     pub(crate) address: u64,
     /// The newest sequence at the time of the grant: a subscriber that starts with the next one misses none.
     pub(crate) newest: Sequence,
+    /// The sequence before that of the repository's first value.
+    pub(crate) after: Sequence,
 }
 
 /// Refuses one attachment, or the landing region exposed for it; the session continues.

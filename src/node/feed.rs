@@ -10,8 +10,8 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::terms::Terms;
 use super::{Node, PublisherBuilder, SubscriberBuilder};
 use crate::fabric::Target;
-use crate::id::Delivery;
-use crate::publisher::{FeedPublisher, LenLimit, PublisherError, fresh_epoch};
+use crate::id::{Delivery, Epoch};
+use crate::publisher::{FeedPublisher, LenLimit, PublisherError, fresh_incarnation};
 use crate::repository::feed::FeedRecord;
 use crate::repository::log::LogTopic;
 use crate::repository::table::TableTopic;
@@ -108,6 +108,11 @@ where
         Self { log: self.log.sample(sample.clone()), table: self.table.sample(sample), ..self }
     }
 
+    /// Names the epoch, instead of a random one: see [`PublisherBuilder::epoch`]. The publishers of a pair publish the same events.
+    pub fn epoch(self, epoch: Epoch) -> Self {
+        Self { log: self.log.epoch(epoch), table: self.table.epoch(epoch), ..self }
+    }
+
     /// Creates log and table, and opens the feed to subscribers. Allocates; does not block.
     ///
     /// # Errors
@@ -117,10 +122,10 @@ where
         let Self { log, table, .. } = self;
         // The name of the log, which is the feed's, first: an error names the feed.
         let (log_name, table_name) = (log.reserve()?, table.reserve()?);
-        let epoch = fresh_epoch()?;
+        let incarnation = fresh_incarnation()?;
         // The table first: a subscriber that finds the log finds the table.
-        let table = table.open_reserved(table_name, epoch)?;
-        Ok(FeedPublisher::new(log.open_reserved(log_name, epoch)?, table))
+        let table = table.open_reserved(table_name, incarnation)?;
+        Ok(FeedPublisher::new(log.open_reserved(log_name, incarnation)?, table))
     }
 }
 
@@ -234,7 +239,7 @@ where
             let records: LogSubscriber<FeedRecord<K, R>> = open_one(node, &log, with_notices, &samples)?;
             let values = open_table()?;
             // Otherwise the publisher was replaced meanwhile.
-            if records.epoch() == values.epoch() {
+            if records.incarnation() == values.incarnation() {
                 return Ok(FeedSubscriber::of_records(log.topic, records, values));
             }
         }

@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use super::Node;
 use super::topics::Reserved;
-use crate::id::Epoch;
+use crate::id::{Epoch, Incarnation, Sequence};
+use crate::limits;
 use crate::payload::Payload;
-use crate::publisher::{LenLimit, PublishedKind, Publisher, PublisherError, TopicParts, fresh_epoch};
+use crate::publisher::{
+    LenLimit, Numbering, PublishedKind, Publisher, PublisherError, TopicParts, fresh_incarnation,
+};
 
 /// Bytes reserved for each value of a type without a fixed length, unless the maximum is set.
 const PAYLOAD_LEN_MAX_DEFAULT: usize = 4096;
@@ -23,6 +26,9 @@ pub struct PublisherBuilder<'a, K: PublishedKind, T: Payload> {
     pub(super) limit: LenLimit,
     samples: Vec<String>,
     pub(super) options: K::Options,
+    /// The epoch that it names.
+    epoch: Option<Epoch>,
+    after: Sequence,
     payload: PhantomData<fn(&T)>,
 }
 
@@ -30,8 +36,8 @@ impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
     pub(super) fn new(node: &'a Node, topic: &str) -> Self {
         let payload_len_max = T::fixed_len().unwrap_or(PAYLOAD_LEN_MAX_DEFAULT);
         let (topic, options) = (topic.to_owned(), K::DEFAULTS);
-        let (limit, samples) = (K::LIMIT, Vec::new());
-        Self { node, topic, payload_len_max, limit, samples, options, payload: PhantomData }
+        let (limit, samples, epoch, after) = (K::LIMIT, Vec::new(), None, Sequence::NONE);
+        Self { node, topic, payload_len_max, limit, samples, options, epoch, after, payload: PhantomData }
     }
 
     /// Sets the longest payload, in bytes of its encoded form; up to [`limits::PAYLOAD_LEN_MAX`](crate::limits::PAYLOAD_LEN_MAX).
@@ -49,6 +55,43 @@ impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
         self
     }
 
+    /// Names the epoch, instead of a random one. A value is identified by epoch and sequence. So a publisher names an epoch in two
+    /// cases:
+    ///
+    /// - It has been restarted, and continues the numbering of its predecessor. Persistent subscribers then continue, too: see
+    ///   [`Self::after`].
+    /// - It is one of several that publish the same values in the same order, as lines of one feed. A subscriber that reads several
+    ///   lines receives each value once, from the line that has it first.
+    ///
+    /// In both cases the same sequence must be the same value: subscribers do not compare them.
+    pub fn epoch(self, epoch: Epoch) -> Self {
+        Self { epoch: Some(epoch), ..self }
+    }
+
+    /// Continues the numbering after this sequence, at most [`limits::SEQUENCE_AFTER_MAX`](crate::limits::SEQUENCE_AFTER_MAX): the
+    /// first value has the next one. The values up to it count as published elsewhere, and no longer available here. By default the
+    /// first value has sequence 1.
+    ///
+    /// ```
+    /// use fabricast::Node;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let node = Node::builder().name("exchange")?.runtime_dir(dir.path()).open()?;
+    /// let mut trades = node.log_publisher::<f64>("EURUSD").open()?;
+    /// trades.publish(&1.0841)?;
+    /// let (epoch, newest) = (trades.epoch(), trades.newest());
+    /// drop(trades);
+    ///
+    /// // A restarted publisher, which has kept both numbers.
+    /// let mut trades = node.log_publisher::<f64>("EURUSD").epoch(epoch).after(newest).open()?;
+    /// assert_eq!(trades.publish(&1.0842)?.get(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn after(self, after: Sequence) -> Self {
+        Self { after, ..self }
+    }
+
     /// Creates the repository and opens the topic to subscribers. Allocates; does not block.
     ///
     /// # Errors
@@ -57,7 +100,7 @@ impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
     /// memory is exhausted.
     pub fn open(self) -> Result<Publisher<K, T>, PublisherError> {
         let reserved = self.reserve()?;
-        self.open_reserved(reserved, fresh_epoch()?)
+        self.open_reserved(reserved, fresh_incarnation()?)
     }
 
     /// Reserves the topic's name.
@@ -65,13 +108,17 @@ impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
         self.node.core().reserve(&self.topic.parse()?)
     }
 
-    /// Opens the topic under its reserved name.
+    /// Opens this incarnation of the topic under its reserved name.
     pub(super) fn open_reserved(
         self,
         reserved: Reserved<'_>,
-        epoch: Epoch,
+        incarnation: Incarnation,
     ) -> Result<Publisher<K, T>, PublisherError> {
-        let Self { node, payload_len_max, limit, samples, options, .. } = self;
+        let Self { node, payload_len_max, limit, samples, options, epoch, after, .. } = self;
+        if after.get() > limits::SEQUENCE_AFTER_MAX {
+            return Err(PublisherError::AfterTooHigh { after });
+        }
+        let own = Numbering::new(incarnation);
         let core = node.core();
         let parts = TopicParts {
             fabric: core.fabric.as_ref(),
@@ -80,7 +127,7 @@ impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
             node: node.hold(),
             host: core.identity.host.as_str(),
             name: reserved.name().clone(),
-            epoch,
+            numbering: Numbering { epoch: epoch.unwrap_or(own.epoch), after, ..own },
             payload_len_max,
             limit,
             samples: &samples,

@@ -17,8 +17,8 @@ use crate::limits;
 use crate::memory::{Protection, Region};
 use crate::notice::{WAKE_WORD_LEN, WakeWord};
 use crate::payload::{Payload, Schema, SchemaError};
-use crate::repository::SubscriberStats;
 use crate::repository::feed::is_record;
+use crate::repository::{GrantedAt, SubscriberStats};
 use crate::subscriber::{
     AnySubscriber, AttachError, Attachment, GrantError, Granted, NoticeSource, Source, Subscribed,
     SubscriberError, Subscription, TopicEnd,
@@ -283,11 +283,12 @@ impl<O: Copy + Into<KindOptions>> Terms<O> {
             topic_id: grant.topic_id,
             delivery: self.delivery,
             epoch: grant.epoch,
+            incarnation: grant.incarnation,
             geometry,
             schema: Schema::from_json(grant.schema.as_bytes())?,
             key: grant.key,
             address: grant.address,
-            newest: grant.newest,
+            at: GrantedAt { newest: grant.newest, after: grant.after },
         })
     }
 }

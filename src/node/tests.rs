@@ -497,4 +497,5 @@ mod feed;
 mod log;
 mod many;
 mod notices;
+mod numbering;
 mod table;

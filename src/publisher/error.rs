@@ -1,7 +1,7 @@
 use std::fmt;
 
 use crate::fabric::FabricError;
-use crate::id::TopicName;
+use crate::id::{Sequence, TopicName};
 use crate::layout::GeometryError;
 use crate::limits;
 use crate::memory::MemoryError;
@@ -172,6 +172,12 @@ pub enum PublisherError {
     TopicTaken {
         /// The topic.
         topic: TopicName,
+    },
+    /// The sequence after which the topic begins is too high.
+    #[error("a topic cannot begin after sequence {after}: the greatest is {max}", max = limits::SEQUENCE_AFTER_MAX)]
+    AfterTooHigh {
+        /// The sequence.
+        after: Sequence,
     },
     /// The node publishes the maximum of topics.
     #[error(

@@ -142,7 +142,7 @@ where
         self.log.topic()
     }
 
-    /// Returns the incarnation of the feed.
+    /// Returns the epoch of the feed.
     pub fn epoch(&self) -> Epoch {
         self.log.epoch()
     }

@@ -94,7 +94,7 @@ impl<K: PublishedKind, T: Payload> Publisher<K, T> {
         &self.output.topic.name
     }
 
-    /// Returns the incarnation of the topic.
+    /// Returns the epoch of the topic.
     pub fn epoch(&self) -> Epoch {
         self.output.topic.epoch
     }

@@ -31,7 +31,7 @@ pub(crate) use handover::{ExposedLanding, Tended};
 pub use loan::Loan;
 pub use log::LogPublisher;
 pub(crate) use notices::NoticeRegistration;
-pub(crate) use opening::{TopicParts, fresh_epoch};
+pub(crate) use opening::{Numbering, TopicParts, fresh_incarnation};
 pub use state::StatePublisher;
 #[cfg(test)]
 pub(crate) use table::TableOptions;

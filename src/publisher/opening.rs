@@ -4,7 +4,7 @@ use std::sync::Arc;
 use super::{LenLimit, PublisherError};
 use crate::clock::Clock;
 use crate::fabric::{Fabric, FabricError, KeyedWaker};
-use crate::id::{Epoch, TopicName};
+use crate::id::{Epoch, Incarnation, Sequence, TopicName};
 use crate::payload::{Payload, Schema};
 
 /// The node's part in opening a topic of any kind.
@@ -16,8 +16,7 @@ pub(crate) struct TopicParts<'a> {
     pub(crate) node: Arc<dyn Any + Send + Sync>,
     pub(crate) host: &'a str,
     pub(crate) name: TopicName,
-    /// Unique.
-    pub(crate) epoch: Epoch,
+    pub(crate) numbering: Numbering,
     pub(crate) payload_len_max: usize,
     /// The setting that declares it.
     pub(crate) limit: LenLimit,
@@ -25,10 +24,26 @@ pub(crate) struct TopicParts<'a> {
     pub(crate) samples: &'a [String],
 }
 
-/// A new, unique epoch.
-pub(crate) fn fresh_epoch() -> Result<Epoch, PublisherError> {
+/// How the values of a topic are numbered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Numbering {
+    pub(crate) epoch: Epoch,
+    pub(crate) incarnation: Incarnation,
+    /// The sequence before that of the first value.
+    pub(crate) after: Sequence,
+}
+
+impl Numbering {
+    /// From 1, in an epoch of its own.
+    pub(crate) fn new(incarnation: Incarnation) -> Self {
+        Self { epoch: incarnation.into(), incarnation, after: Sequence::NONE }
+    }
+}
+
+/// A new, unique incarnation.
+pub(crate) fn fresh_incarnation() -> Result<Incarnation, PublisherError> {
     let number = crate::random::number().map_err(FabricError::no_random)?;
-    Ok(Epoch::new(number).ok_or_else(|| FabricError::no_random(std::io::ErrorKind::Other.into()))?)
+    Ok(Incarnation::new(number).ok_or_else(|| FabricError::no_random(std::io::ErrorKind::Other.into()))?)
 }
 
 impl TopicParts<'_> {

@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 
 use super::handover::{Handover, Landing, Repository};
 use super::notices::{News, Notifier, TopicNotices};
-use super::opening::TopicParts;
+use super::opening::{Numbering, TopicParts};
 use super::topic::PublishedTopic;
 use super::{PublishError, PublisherError};
 use crate::clock::Clock;
@@ -55,12 +55,16 @@ impl<L: Landing<Geometry: Into<Geometry>>> Output<L> {
         geometry: L::Geometry,
         schema: Schema,
     ) -> Result<(W, Self), PublisherError> {
-        let TopicParts { fabric, clock, waker, node, host, name, epoch, .. } = parts;
+        let TopicParts { fabric, clock, waker, node, host, name, numbering, .. } = parts;
+        let Numbering { epoch, incarnation, after } = numbering;
         let any_geometry: Geometry = geometry.into();
         let region = Arc::new(Region::allocate(any_geometry.region_len(), Protection::PeersRead)?);
         let header = any_geometry.static_header(epoch, TopicId::of(&name), schema.hash());
         let registration = Arc::new(fabric.register(&region, Exposure::Read)?);
-        let writer = W::new(Arc::clone(&region), geometry, &header);
+        let mut writer = W::new(Arc::clone(&region), geometry, &header);
+        if after > Sequence::NONE {
+            writer.begin_after(after);
+        }
 
         let started_ns = clock.realtime_ns();
         let mut counts = TopicCounts::new(Arc::clone(&region), host, started_ns);
@@ -73,6 +77,8 @@ impl<L: Landing<Geometry: Into<Geometry>>> Output<L> {
             name,
             topic_id: header.topic,
             epoch,
+            incarnation,
+            after,
             geometry: any_geometry,
             schema,
             registration,

@@ -8,7 +8,7 @@ use super::PublishError;
 use super::handover::Landings;
 use super::notices::TopicNotices;
 use crate::fabric::{KeyedWaker, Registration};
-use crate::id::{Epoch, Kind, Sequence, TopicId, TopicName};
+use crate::id::{Epoch, Incarnation, Kind, Sequence, TopicId, TopicName};
 use crate::layout::Geometry;
 use crate::layout::header::{HOT_HEARTBEAT, HOT_PUBLISHED, HOT_SEQUENCE};
 use crate::memory::Region;
@@ -24,6 +24,9 @@ pub(crate) struct PublishedTopic {
     /// Its identifier in regions.
     pub(crate) topic_id: TopicId,
     pub(crate) epoch: Epoch,
+    pub(crate) incarnation: Incarnation,
+    /// The sequence before that of its first value.
+    pub(crate) after: Sequence,
     /// The shape of its repository.
     pub(crate) geometry: Geometry,
     /// The schema of its values.
@@ -58,9 +61,9 @@ impl PublishedTopic {
         self.geometry.kind()
     }
 
-    /// The newest sequence.
+    /// The newest sequence, or that before its first value.
     pub(crate) fn newest(&self) -> Sequence {
-        Sequence::new(self.registration.region().load_acquire(HOT_SEQUENCE))
+        Sequence::new(self.registration.region().load_acquire(HOT_SEQUENCE)).max(self.after)
     }
 
     /// When the newest was published, nanoseconds since the Unix epoch; 0 for never.

@@ -10,7 +10,9 @@ mod reader;
 mod writer;
 
 pub use reader::SubscriberStats;
-pub(crate) use reader::{Fetch, Finding, LossReason, Lost, ReadFailure, Reader, Taken, Verified, WriteOrder};
+pub(crate) use reader::{
+    Fetch, Finding, GrantedAt, LossReason, Lost, ReadFailure, Reader, Taken, Verified, WriteOrder,
+};
 pub(crate) use writer::Writer;
 
 /// A payload exceeds the topic's declared maximum.

@@ -20,12 +20,12 @@ pub(crate) trait Reader: Debug + Sized {
     /// The purpose of a fetch.
     type Purpose: Copy + Debug + Send;
 
-    /// Creates a reader of a repository of this geometry whose newest value had this sequence when it was granted. `None` if the
+    /// Creates a reader of a repository of this geometry that held this much when it was granted. `None` if the
     /// geometry belongs to another kind.
     fn open(
         geometry: &Geometry,
         names: (Epoch, TopicId),
-        granted: Sequence,
+        granted: GrantedAt,
         options: Self::Options,
     ) -> Option<Self>;
 
@@ -250,13 +250,34 @@ pub struct SubscriberStats {
     pub withdrawn: u64,
 }
 
-/// The first value that a reader of newest values has not read, and their number up to `last`; those replaced before the grant do
-/// not count. `None` if there are none.
-pub(super) fn unread(read: Sequence, granted: Sequence, last: Sequence) -> Option<(Sequence, u64)> {
+/// What a repository held when it was granted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct GrantedAt {
+    /// The sequence of its newest value, or `after`.
+    pub(crate) newest: Sequence,
+    /// The sequence before that of its first value.
+    pub(crate) after: Sequence,
+}
+
+impl GrantedAt {
+    /// Returns whether nothing had been published.
+    pub(super) fn is_empty(self) -> bool {
+        self.newest <= self.after
+    }
+
+    /// Returns the first value that a reader of newest values can miss: those before the newest one were replaced already.
+    pub(super) fn first(self) -> Sequence {
+        self.newest.max(self.after.next())
+    }
+}
+
+/// The first value that a reader of newest values has not read, and their number up to `last`; those before `first` do not count.
+/// `None` if there are none.
+pub(super) fn unread(read: Sequence, first: Sequence, last: Sequence) -> Option<(Sequence, u64)> {
     if last <= read {
         return None;
     }
-    let first = read.next().max(granted);
+    let first = read.next().max(first);
     Some((first, last.get().checked_sub(first.get())?.saturating_add(1)))
 }
 

@@ -16,7 +16,10 @@ pub(crate) trait Writer: Send {
     /// When the region is shorter than its geometry, which is a mistake of the caller.
     fn new(region: Arc<Region>, geometry: Self::Geometry, line: &StaticHeader) -> Self;
 
-    /// The newest sequence that readers can see.
+    /// Numbers the first value after this sequence, before anything is written: the values up to it were published elsewhere.
+    fn begin_after(&mut self, sequence: Sequence);
+
+    /// The newest sequence that readers can see, or the one to begin after.
     fn last(&self) -> Sequence;
 
     /// Room in private memory for the longest payload, to be filled. It holds anything.

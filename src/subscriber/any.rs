@@ -119,7 +119,7 @@ impl<T: Payload> AnySubscriber<T> {
         inside!(self, subscriber => subscriber.delivery())
     }
 
-    /// Returns the incarnation of the topic.
+    /// Returns the epoch of the topic.
     pub fn epoch(&self) -> Epoch {
         inside!(self, subscriber => subscriber.epoch())
     }

@@ -44,7 +44,7 @@ impl<R: Reader> Core<R> {
     pub(super) fn open(mut subscription: Subscription, options: R::Options) -> Result<Self, GrantError> {
         let granted = &subscription.granted;
         let names = (granted.epoch, granted.topic_id);
-        let reader = R::open(&granted.geometry, names, granted.newest, options);
+        let reader = R::open(&granted.geometry, names, granted.at, options);
         let (expected, found) = (R::KIND, granted.geometry.kind());
         let mut reader = reader.ok_or(GrantError::Kind { expected, found })?;
         if let Some(NoticeSource::Channel(_)) = subscription.notice_source {

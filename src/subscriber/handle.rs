@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::core::Core;
 use super::{GrantError, NoticePath, ReceiveError, Sample, SampleRef, Subscription};
 use crate::fabric::FabricError;
-use crate::id::{Delivery, Epoch, Kind, KindOptions, Sequence, TopicName};
+use crate::id::{Delivery, Epoch, Incarnation, Kind, KindOptions, Sequence, TopicName};
 use crate::memory::Region;
 use crate::notice::NoticeCounts;
 use crate::payload::{Decoded, Payload, Raw, Schema};
@@ -123,7 +123,7 @@ impl<K: TopicKind, T: Payload> Subscriber<K, T> {
 
     /// Returns the newest sequence of the topic at the time of the grant.
     pub fn newest_at_start(&self) -> Sequence {
-        self.core.subscription.granted.newest
+        self.core.subscription.granted.at.newest
     }
 
     /// Returns the counts so far.
@@ -146,9 +146,14 @@ impl<K: TopicKind, T: Payload> Subscriber<K, T> {
         self.core.subscription.granted.delivery
     }
 
-    /// Returns the incarnation of the topic.
+    /// Returns the epoch of the topic.
     pub fn epoch(&self) -> Epoch {
         self.core.subscription.granted.epoch
+    }
+
+    /// Returns the incarnation of the topic.
+    pub(crate) fn incarnation(&self) -> Incarnation {
+        self.core.subscription.granted.incarnation
     }
 
     /// Returns the schema of the topic's values.

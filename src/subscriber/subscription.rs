@@ -8,7 +8,7 @@ use crate::chain::ErrorChain;
 use crate::clock::Clock;
 use crate::control::ControlError;
 use crate::fabric::{ByteRange, Completion, FabricError, RemoteRead, finish, read_now, wait};
-use crate::id::{Delivery, Epoch, Sequence, TopicId, TopicName};
+use crate::id::{Delivery, Epoch, Incarnation, Sequence, TopicId, TopicName};
 use crate::layout::Geometry;
 use crate::layout::header::{BODY_OFFSET, HOT_SEQUENCE};
 use crate::limits;
@@ -17,7 +17,7 @@ use crate::notice::NoticeCounts;
 #[cfg(test)]
 use crate::notice::WakeWord;
 use crate::payload::Schema;
-use crate::repository::SubscriberStats;
+use crate::repository::{GrantedAt, SubscriberStats};
 
 /// The pause of a blocking receive between two polls, once it no longer spins.
 pub(super) const PAUSE: Duration = Duration::from_micros(100);
@@ -83,12 +83,13 @@ pub(crate) struct Granted {
     pub(crate) topic_id: TopicId,
     pub(crate) delivery: Delivery,
     pub(crate) epoch: Epoch,
+    pub(crate) incarnation: Incarnation,
     pub(crate) geometry: Geometry,
     pub(crate) schema: Schema,
     pub(crate) key: u64,
     pub(crate) address: u64,
-    /// The newest sequence at the time of the grant.
-    pub(crate) newest: Sequence,
+    /// What the repository held.
+    pub(crate) at: GrantedAt,
 }
 
 /// The session side of a subscription. Every method returns at once.

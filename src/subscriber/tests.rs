@@ -15,13 +15,14 @@ use crate::clock::Clock as _;
 use crate::fabric::{
     ByteRange, ChannelReceiver, Completion, Datagram, DatagramReach, FabricError, RemoteRead,
 };
-use crate::id::{Delivery, Epoch, Sequence, TopicId, TopicName};
+use crate::id::{Delivery, Epoch, Incarnation, Sequence, TopicId, TopicName};
 use crate::layout::notice::{DatagramDraft, DatagramHeader};
 use crate::layout::{Geometry, LINE, WORD};
 use crate::limits;
 use crate::memory::{Protection, Region};
 use crate::notice::{Inline, Notice, NoticeKey, NoticeReceiver};
 use crate::payload::{Payload as _, Raw};
+use crate::repository::GrantedAt;
 use crate::repository::SubscriberStats;
 use crate::repository::log::LogStart;
 use crate::testkit::clock::VirtualClock;
@@ -167,11 +168,12 @@ fn subscribe(seed: u64, memory: &Arc<Region>, geometry: Geometry) -> Ends {
         topic_id: topic_id(),
         delivery: Delivery::Pull,
         epoch: EPOCH,
+        incarnation: Incarnation::new(1).unwrap(),
         geometry,
         schema: Raw::schema().unwrap(),
         key: 0,
         address: 0,
-        newest: Sequence::NONE,
+        at: GrantedAt::default(),
     };
     let attached = Arc::new(Quiet::default());
     let source = Source::Remote(Box::new(wire));

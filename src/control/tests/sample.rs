@@ -8,7 +8,7 @@ use crate::control::error::RefuseReason;
 use crate::control::message::*;
 use crate::control::notices::{Heard, NoticeChannel, Notices, NoticesBy, TicketBytes};
 use crate::control::text::Text;
-use crate::id::{Delivery, Epoch, Kind, KindOptions, Sequence, TopicId, TopicName};
+use crate::id::{Delivery, Epoch, Incarnation, Kind, KindOptions, Sequence, TopicId, TopicName};
 use crate::layout::GeometryNumbers;
 use crate::limits;
 
@@ -47,6 +47,7 @@ pub(crate) fn entry(name: &str) -> TopicEntry {
 
 pub(crate) fn grant(attachment: u32) -> Grant {
     Grant {
+        incarnation: Incarnation::new(0xEE).unwrap(),
         attachment: AttachmentId::new(attachment),
         topic_id: TopicId::new(0xAA),
         kind: Kind::State,
@@ -56,6 +57,7 @@ pub(crate) fn grant(attachment: u32) -> Grant {
         key: 0xBAD,
         address: 0x7F00_0000_0000,
         newest: Sequence::new(42),
+        after: Sequence::new(40),
     }
 }
 

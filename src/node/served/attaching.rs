@@ -155,11 +155,13 @@ impl Served {
             topic_id: topic.topic_id,
             kind: topic.kind(),
             epoch: topic.epoch,
+            incarnation: topic.incarnation,
             geometry: topic.geometry.numbers(),
             schema,
             key,
             address,
             newest: topic.newest(),
+            after: topic.after,
         };
         let granted = (options, grant.newest);
         let mut attached = ServedAttachment::new((self.key, attachment), topic, delivery, granted);

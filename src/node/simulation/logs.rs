@@ -144,7 +144,8 @@ fn what_comes_while_a_subscriber_opens_is_accounted_for(reach: Reach) {
                 let start = starts(before)[which];
                 let builder = subscribing.log_subscriber::<Value>("shm:publishing/topic").delivery(delivery);
                 let mut subscriber = builder.start(start).open().expect("a grant");
-                let (granted, newest) = (subscriber.subscription().granted.newest, publisher.lock().newest());
+                let (granted, newest) =
+                    (subscriber.subscription().granted.at.newest, publisher.lock().newest());
                 assert!((before..=newest).contains(&granted), "{granted} was not the newest then");
                 let first = start.record(granted).max(Sequence::new(1));
                 // Those of before the grant that were overwritten by then are not reported.

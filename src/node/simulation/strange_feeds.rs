@@ -1,7 +1,7 @@
 //! Feeds that no `FeedPublisher` publishes: their subscribers neither wait for ever nor hold more than they should.
 
 use super::*;
-use crate::publisher::{LogPublisher, TablePublisher, fresh_epoch};
+use crate::publisher::{LogPublisher, TablePublisher, fresh_incarnation};
 use crate::repository::feed::FeedRecord;
 use crate::subscriber::{FeedSubscriber, FeedUpdate};
 
@@ -18,13 +18,13 @@ struct Strange {
 
 impl Strange {
     fn new(node: &Node) -> Self {
-        let epoch = fresh_epoch().unwrap();
+        let incarnation = fresh_incarnation().unwrap();
         let table = node.table_publisher::<u64, u64>("feed/table").capacity(CAPACITY);
         let log = node.log_publisher("feed").capacity(RING_LEN);
         let (log_name, table_name) = (log.reserve().unwrap(), table.reserve().unwrap());
         Self {
-            log: log.open_reserved(log_name, epoch).unwrap(),
-            table: table.open_reserved(table_name, epoch).unwrap(),
+            log: log.open_reserved(log_name, incarnation).unwrap(),
+            table: table.open_reserved(table_name, incarnation).unwrap(),
         }
     }
 

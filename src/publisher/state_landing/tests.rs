@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use super::*;
 use crate::fabric::WakeQueue;
-use crate::id::KindOptions;
-use crate::id::NodeName;
+use crate::id::{Incarnation, KindOptions, NodeName};
 use crate::limits::{LANDING_BATCHES_MAX, LANDING_HOT_LINE_EVERY, LOG_COPY_LEN_MAX};
 use crate::memory::Region;
 use crate::payload::Raw;
 use crate::publisher::tests::Wire;
-use crate::publisher::{CopyBudget, LenLimit, PublishedTopic, StatePublisher, TopicParts};
+use crate::publisher::{CopyBudget, LenLimit, Numbering, PublishedTopic, StatePublisher, TopicParts};
 use crate::repository::state::StateReader;
 use crate::repository::{ReadFailure, Reader as _, SubscriberStats, WriteOrder};
 use crate::sync::atomic::AtomicBool;
@@ -57,7 +56,7 @@ fn publisher(
         node: Arc::new(()),
         host: "host",
         name: "topic".parse().unwrap(),
-        epoch: Epoch::new(seed | 1).unwrap(),
+        numbering: Numbering::new(Incarnation::new(seed | 1).unwrap()),
         payload_len_max,
         limit: LenLimit::Value,
         samples: &[],

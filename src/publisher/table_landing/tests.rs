@@ -5,11 +5,11 @@ use std::sync::Arc;
 use super::*;
 use crate::clock::Clock as _;
 use crate::fabric::WakeQueue;
-use crate::id::{KindOptions, NodeName};
+use crate::id::{Incarnation, KindOptions, NodeName};
 use crate::payload::encode_unchecked;
 use crate::publisher::tests::Wire;
 use crate::publisher::{
-    CopyBudget, LenLimit, PublishError, PublishedTopic, TableOptions, TablePublisher, TopicParts,
+    CopyBudget, LenLimit, Numbering, PublishError, PublishedTopic, TableOptions, TablePublisher, TopicParts,
 };
 use crate::repository::table::tests::{Held, Replica, Table, index, table_of};
 use crate::repository::table::{CellMemory, Interest, Looked, SnapshotScan, TableReader};
@@ -70,7 +70,7 @@ impl World {
             node: Arc::new(()),
             host: "host",
             name: "topic".parse().unwrap(),
-            epoch: Epoch::new(seed | 1).unwrap(),
+            numbering: Numbering::new(Incarnation::new(seed | 1).unwrap()),
             payload_len_max: OVERHEAD + LEN_MAX,
             limit: LenLimit::Entry,
             samples: &[],

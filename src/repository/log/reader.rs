@@ -15,7 +15,7 @@ use crate::limits;
 use crate::memory::Region;
 use crate::repository::reader::HOT_LINE;
 use crate::repository::{
-    Fetch, Finding, LossReason, Lost, ReadFailure, Reader, SubscriberStats, Taken, WriteOrder,
+    Fetch, Finding, GrantedAt, LossReason, Lost, ReadFailure, Reader, SubscriberStats, Taken, WriteOrder,
 };
 use crate::sync::atomic::{Ordering, fence};
 
@@ -437,10 +437,10 @@ impl Reader for LogReader {
     fn open(
         geometry: &Geometry,
         (epoch, topic): (Epoch, TopicId),
-        granted: Sequence,
+        granted: GrantedAt,
         start: LogStart,
     ) -> Option<Self> {
-        Some(Self { granted_at: Some(granted), ..Self::new(geometry.log()?, epoch, topic, start) })
+        Some(Self { granted_at: Some(granted.newest), ..Self::new(geometry.log()?, epoch, topic, start) })
     }
 
     fn expect_inline(&mut self) {

@@ -87,6 +87,14 @@ impl Writer for LogWriter {
         writer
     }
 
+    /// To readers the records up to it look overwritten.
+    fn begin_after(&mut self, sequence: Sequence) {
+        (self.committed, self.appended) = (sequence, sequence);
+        self.region.store(HOT_SEQUENCE, sequence.get());
+        self.region.store(HOT_START_SEQUENCE, sequence.next().get());
+        self.enter(0, 0, sequence.next());
+    }
+
     fn last(&self) -> Sequence {
         self.committed
     }

@@ -11,7 +11,7 @@ use crate::layout::{ByteRange, Geometry, WORD};
 use crate::limits;
 use crate::memory::Region;
 use crate::repository::reader::{HOT_LINE, NOTHING, unread};
-use crate::repository::{Fetch, Finding, ReadFailure, Reader, SubscriberStats, Taken, WriteOrder};
+use crate::repository::{Fetch, Finding, GrantedAt, ReadFailure, Reader, SubscriberStats, Taken, WriteOrder};
 use crate::sync::atomic::{Ordering, fence};
 
 /// A reader of a state repository: finds the newest value, copies it to private memory, and accepts it if
@@ -21,8 +21,8 @@ pub(crate) struct StateReader {
     geometry: StateGeometry,
     epoch: Epoch,
     check: SlotCheck,
-    /// The newest sequence at the time of the grant.
-    granted: Sequence,
+    /// The first value that it can miss.
+    first: Sequence,
     last: Sequence,
     last_len: usize,
     /// No value before the last one was missed.
@@ -86,7 +86,7 @@ impl StateReader {
             geometry,
             epoch,
             check: SlotCheck::new(topic),
-            granted: Sequence::NONE,
+            first: Sequence::NONE,
             last: Sequence::NONE,
             last_len: 0,
             keeps_up: true,
@@ -269,10 +269,10 @@ impl Reader for StateReader {
     fn open(
         geometry: &Geometry,
         (epoch, topic): (Epoch, TopicId),
-        granted: Sequence,
+        granted: GrantedAt,
         (): (),
     ) -> Option<Self> {
-        Some(Self { granted, ..Self::new(geometry.state()?, epoch, topic) })
+        Some(Self { first: granted.first(), ..Self::new(geometry.state()?, epoch, topic) })
     }
 
     fn expect_inline(&mut self) {
@@ -384,7 +384,7 @@ impl Reader for StateReader {
 
     /// No value before the one that was the newest at the time of the grant counts as missed.
     fn give_up(&mut self, last: Sequence) -> Option<(Sequence, u64)> {
-        let (first, count) = unread(self.last, self.granted, last)?;
+        let (first, count) = unread(self.last, self.first, last)?;
         self.last = last;
         self.counts.cut_off = self.counts.cut_off.saturating_add(count);
         Some((first, count))

@@ -62,6 +62,10 @@ impl Writer for StateWriter {
         Self { region, geometry, epoch: line.epoch, check, last: Sequence::NONE, held_lens, scratch }
     }
 
+    fn begin_after(&mut self, sequence: Sequence) {
+        self.last = sequence;
+    }
+
     fn last(&self) -> Sequence {
         self.last
     }

@@ -16,7 +16,7 @@ use crate::layout::{ByteRange, Geometry, WORD};
 use crate::limits;
 use crate::memory::Region;
 use crate::repository::reader::{NOTHING, unread};
-use crate::repository::{Fetch, Finding, ReadFailure, Reader, SubscriberStats, Taken, WriteOrder};
+use crate::repository::{Fetch, Finding, GrantedAt, ReadFailure, Reader, SubscriberStats, Taken, WriteOrder};
 
 /// From this many wanted cells of a page on, the versions of the page are copied at once.
 const COPIED_MIN: usize = PAGE_CELLS / 8;
@@ -30,6 +30,8 @@ pub(crate) struct TableReader {
     epoch: Epoch,
     /// The newest commit at the time of the grant.
     granted: Sequence,
+    /// The first commit that it can miss.
+    first: Sequence,
     /// How often keys changed that were added up to this commit is unknown.
     since: Sequence,
     pub(super) copy: EntryCopy,
@@ -152,6 +154,7 @@ impl TableReader {
             geometry,
             epoch,
             granted,
+            first: granted,
             since: granted,
             copy: EntryCopy::new(geometry, EntryCheck::new(topic, epoch)),
             directory: Directory::new(capacity, geometry.key_len_max()),
@@ -385,8 +388,9 @@ impl Reader for TableReader {
     type Options = ();
     type Purpose = ();
 
-    fn open(geometry: &Geometry, names: (Epoch, TopicId), granted: Sequence, (): ()) -> Option<Self> {
-        Some(Self::new(geometry.table()?, names, granted))
+    fn open(geometry: &Geometry, names: (Epoch, TopicId), granted: GrantedAt, (): ()) -> Option<Self> {
+        let reader = Self::new(geometry.table()?, names, granted.newest);
+        Some(Self { first: granted.first(), has_begun: granted.is_empty(), ..reader })
     }
 
     fn expect_inline(&mut self) {}
@@ -510,7 +514,7 @@ impl Reader for TableReader {
     }
 
     fn give_up(&mut self, last: Sequence) -> Option<(Sequence, u64)> {
-        let (first, count) = unread(self.done, self.granted, last)?;
+        let (first, count) = unread(self.done, self.first, last)?;
         self.done = last;
         self.counts.cut_off = self.counts.cut_off.saturating_add(count);
         Some((first, count))

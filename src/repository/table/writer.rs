@@ -104,6 +104,10 @@ impl Writer for TableWriter {
         }
     }
 
+    fn begin_after(&mut self, sequence: Sequence) {
+        (self.last, self.next) = (sequence, sequence.next());
+    }
+
     fn last(&self) -> Sequence {
         self.last
     }

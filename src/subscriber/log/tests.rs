@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use super::*;
 use crate::clock::Clock;
-use crate::id::{Delivery, Epoch, TopicId, TopicName};
+use crate::id::{Delivery, Epoch, Incarnation, TopicId, TopicName};
 use crate::layout::Geometry;
 use crate::layout::log::{HEADER_LEN, LogGeometry};
 use crate::limits;
 use crate::memory::{Protection, Region};
 use crate::payload::Raw;
 use crate::repository::log::{LogStart, LogWriter};
-use crate::repository::{SubscriberStats, Writer as _};
+use crate::repository::{GrantedAt, SubscriberStats, Writer as _};
 use crate::subscriber::{
     Attachment, Granted, ReceiveError, Source, SubscriberHandle as _, Subscription, TopicEnd,
 };
@@ -75,11 +75,12 @@ fn subscribe_to(
         topic_id: topic_id(),
         delivery,
         epoch: Epoch::FIRST,
+        incarnation: Incarnation::new(1).unwrap(),
         geometry: writer.geometry().into(),
         schema: Raw::schema().unwrap(),
         key: 0,
         address: 0,
-        newest,
+        at: GrantedAt { newest, after: Sequence::NONE },
     };
     let clock = Arc::new(VirtualClock::default());
     let subscription =

@@ -10,7 +10,7 @@ use super::*;
 use crate::clock::{Clock, saturate};
 use crate::control::ControlError;
 use crate::fabric::{ByteRange, Completion, FabricError, RemoteRead, Waker};
-use crate::id::{Delivery, Epoch, Sequence, TopicId, TopicName};
+use crate::id::{Delivery, Epoch, Incarnation, Sequence, TopicId, TopicName};
 use crate::layout::header::{HOT_OFFSET, HOT_SEQUENCE};
 use crate::layout::state::StateGeometry;
 use crate::layout::{Geometry, LINE, WORD};
@@ -19,7 +19,7 @@ use crate::memory::{Protection, Region};
 use crate::notice::{WAKE_WORD_LEN, WakeWord};
 use crate::payload::{Payload as _, Raw};
 use crate::repository::state::StateWriter;
-use crate::repository::{SubscriberStats, Writer as _};
+use crate::repository::{GrantedAt, SubscriberStats, Writer as _};
 use crate::subscriber::{
     Attachment, Granted, NoticeSource, ReceiveError, Source, SubscriberHandle as _, Subscription, TopicEnd,
 };
@@ -194,11 +194,12 @@ fn setup_at(newest: Sequence, can_wait: bool) -> Setup {
         topic_id,
         delivery: Delivery::Pull,
         epoch,
+        incarnation: Incarnation::new(1).unwrap(),
         geometry: geometry.into(),
         schema: Raw::schema().unwrap(),
         key: 0,
         address: 0,
-        newest,
+        at: GrantedAt { newest, after: Sequence::NONE },
     };
     let clock = Arc::new(BusyClock::default());
     let source = Source::Remote(Box::new(wire));

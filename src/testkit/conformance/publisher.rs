@@ -9,10 +9,10 @@ use super::observer::{payload, published_ns};
 use super::{Harness, name};
 use crate::clock::Clock;
 use crate::fabric::{Acceptor, Address, Connection, Fabric, FabricError, Received, Sent, WakeQueue};
-use crate::id::{Epoch, KindOptions, Sequence, TopicName};
+use crate::id::{Epoch, Incarnation, KindOptions, Sequence, TopicName};
 use crate::layout::Geometry;
 use crate::payload::Raw;
-use crate::publisher::{self, CopyBudget, LenLimit, PublishedTopic, TopicParts};
+use crate::publisher::{self, CopyBudget, LenLimit, Numbering, PublishedTopic, TopicParts};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A subscriber's request to pull.
@@ -70,7 +70,7 @@ impl<K: ConformingKind> Publisher<K> {
             node: Arc::new(()),
             host: "host",
             name: topic(),
-            epoch,
+            numbering: Numbering::new(Incarnation::new(epoch.get()).expect("not zero")),
             payload_len_max: shape.payload_len_max + K::OVERHEAD,
             limit: LenLimit::Value,
             samples: &[],

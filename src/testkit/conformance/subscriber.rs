@@ -15,7 +15,7 @@ use crate::id::{Delivery, Epoch, KindOptions, Sequence, TopicId};
 use crate::layout::Geometry;
 use crate::layout::header::HOT_EPOCH;
 use crate::memory::Region;
-use crate::repository::{Fetch, Finding, ReadFailure, Reader, Taken, WriteOrder};
+use crate::repository::{Fetch, Finding, GrantedAt, ReadFailure, Reader, Taken, WriteOrder};
 
 /// The most values that a subscriber receives in one turn.
 const VALUES_MAX: u32 = 4;
@@ -172,7 +172,8 @@ impl<K: ConformingKind> Subscriber<K> {
             }
         }
         let names = (epoch, TopicId::of(&topic()));
-        let reader = K::Reader::open(&self.geometry, names, granted, session.options);
+        let at = GrantedAt { newest: granted, after: Sequence::NONE };
+        let reader = K::Reader::open(&self.geometry, names, at, session.options);
         let reader = reader.expect("the geometry is that of its kind");
         let beginning = K::beginning(session.options, granted.get());
         let is_lossy = session.connection.capabilities().placement == Placement::Lossy;

@@ -7,12 +7,12 @@ use parking_lot::Mutex;
 
 use super::super::*;
 use crate::fabric::{FabricError, NothingToRevoke, Placement, RemoteWrite, Revocation, WakeQueue};
-use crate::id::{NodeName, Sequence};
+use crate::id::{Incarnation, NodeName, Sequence};
 use crate::layout::WORD;
 use crate::layout::log::RING_OFFSET;
 use crate::memory::Protection;
 use crate::payload::Raw;
-use crate::publisher::{CopyBudget, LenLimit, LogPublisher, PublishedTopic, TopicParts};
+use crate::publisher::{CopyBudget, LenLimit, LogPublisher, Numbering, PublishedTopic, TopicParts};
 use crate::repository::log::{LogReader, LogStart};
 use crate::repository::{LossReason, Lost, ReadFailure, Reader as _, WriteOrder};
 use crate::sync::atomic::AtomicBool;
@@ -286,7 +286,7 @@ impl World {
             node: Arc::new(()),
             host: "host",
             name: "topic".parse().unwrap(),
-            epoch: Epoch::FIRST,
+            numbering: Numbering::new(Incarnation::new(1).unwrap()),
             payload_len_max: len_max,
             limit: LenLimit::Value,
             samples: &[],

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use crate::id::{Delivery, NodeName, TopicName};
+use crate::id::{Delivery, Epoch, NodeName, TopicName};
 
 /// An event on the control plane of a node. The data path emits none.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,6 +73,27 @@ pub enum Event {
         /// Whether the peer ended the session; a process that died did not.
         orderly: bool,
     },
+    /// A persistent subscription was lost. The node seeks its publisher.
+    Lost {
+        /// The topic's address.
+        target: String,
+        /// Why.
+        reason: String,
+    },
+    /// A persistent subscription continues, with a publisher of the same epoch, or began with the first one found.
+    Resumed {
+        /// The topic's address.
+        target: String,
+        /// The epoch.
+        epoch: Epoch,
+    },
+    /// A persistent subscription was found again, with a publisher of another epoch.
+    Restarted {
+        /// The topic's address.
+        target: String,
+        /// The new epoch.
+        epoch: Epoch,
+    },
     /// The node's thread has panicked: the node serves nothing any more. Publishing fails from then on, and this node's
     /// subscriptions are gone.
     NodeFailed {
@@ -86,7 +107,7 @@ pub enum Event {
     },
 }
 
-/// Receives a node's events, on the node's thread or on a thread that opens a subscriber. Must not block. A panic in it is caught
+/// Receives a node's events, on the node's thread, or on a thread that opens, seeks or receives. Must not block. A panic in it is caught
 /// and logged, and the event is lost.
 pub trait EventSink: Debug + Send + Sync {
     /// Receives one event.
@@ -107,7 +128,10 @@ impl EventSink for TracingSink {
                 tracing::warn!(target: "fabricast", ?event);
             }
             Event::NodeFailed { .. } => tracing::error!(target: "fabricast", ?event),
-            Event::SessionClosed { orderly: false, .. } => tracing::info!(target: "fabricast", ?event),
+            Event::SessionClosed { orderly: false, .. }
+            | Event::Lost { .. }
+            | Event::Resumed { .. }
+            | Event::Restarted { .. } => tracing::info!(target: "fabricast", ?event),
             _ => tracing::debug!(target: "fabricast", ?event),
         }
     }

@@ -311,9 +311,9 @@ impl fmt::Display for Kind {
     }
 }
 
-/// The options of a subscription: two numbers whose meaning depends on the kind. Zeros are the defaults.
+/// The options of a subscription: three numbers whose meaning depends on the kind. Zeros are the defaults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct KindOptions(pub(crate) [u64; 2]);
+pub(crate) struct KindOptions(pub(crate) [u64; 3]);
 
 impl From<()> for KindOptions {
     fn from((): ()) -> Self {

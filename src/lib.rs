@@ -116,7 +116,8 @@ pub use memory::MemoryError;
 pub use metrics::{Counter, Unit};
 pub use node::{
     DialError, Directory, DirectoryError, FeedPublisherBuilder, FeedSubscriberBuilder, Listener,
-    ListenerBuilder, Node, NodeBuilder, NodeError, PublisherBuilder, SubscriberBuilder, TopicListing,
+    ListenerBuilder, Node, NodeBuilder, NodeError, PersistentBuilder, PublisherBuilder, SubscriberBuilder,
+    TopicListing,
 };
 pub use notice::NoticeCounts;
 pub use payload::{
@@ -132,7 +133,7 @@ pub use repository::state::StateTopic;
 pub use repository::table::TableTopic;
 pub use subscriber::{
     AnySubscriber, AttachError, Change, Changes, FeedEvent, FeedSubscriber, FeedUpdate, GrantError,
-    LogSubscriber, NoticePath, ReceiveError, RecordUpdate, Sample, SampleRef, Samples, Snapshot,
+    LogSubscriber, NoticePath, Persistent, ReceiveError, RecordUpdate, Sample, SampleRef, Samples, Snapshot,
     SnapshotEntry, StateSubscriber, Subscribed, Subscriber, SubscriberError, TableSubscriber, TopicKind,
     ValueUpdate,
 };

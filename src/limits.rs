@@ -54,6 +54,18 @@ pub(crate) const TABLE_AUDIT_ONE_IN: u64 = 16;
 /// Bytes of a table that a publisher copies to one landing region with a commit; the node's thread copies the rest.
 pub(crate) const TABLE_PUSH_LEN: u64 = 256 * 1024;
 
+/// Threads of a node that seek lost subscriptions, one for each address at a time.
+pub(crate) const SEEKING_THREADS_MAX: usize = 16;
+/// The first pause between two attempts to find a publisher, nanoseconds. Each pause is random, from half of this on, and the next one
+/// may be twice as long.
+pub(crate) const SEEK_PAUSE_MIN_NS: u64 = 5_000_000;
+/// The longest such pause in the first [`SEEK_SOON_NS`], and later, for an address on this host.
+pub(crate) const SEEK_PAUSE_MAX_NS: [u64; 2] = [60_000_000, 250_000_000];
+/// The same for an address on another host.
+pub(crate) const SEEK_FAR_PAUSE_MAX_NS: [u64; 2] = [200_000_000, 2_000_000_000];
+/// How long a publisher is sought often, nanoseconds.
+pub(crate) const SEEK_SOON_NS: u64 = 10_000_000_000;
+
 /// The greatest sequence after which a publisher may begin: more follow than will ever be published.
 pub const SEQUENCE_AFTER_MAX: u64 = 1 << 48;
 

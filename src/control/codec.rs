@@ -116,7 +116,8 @@ const TOPIC_ENTRY_LEN_MAX: usize = text_len(limits::TOPIC_NAME_LEN_MAX)
 const TOPICS_LEN_MAX: usize =
     size_of::<u64>() + limits::DIRECTORY_PAGE_LEN_MAX * TOPIC_ENTRY_LEN_MAX + size_of::<bool>();
 
-/// The largest grant: attachment, topic, kind, epoch, incarnation, geometry, schema, key, address, newest sequence and the one before the first.
+/// The largest grant: attachment, topic, kind, epoch, incarnation, geometry, schema, key, address, newest sequence, and the one before the
+/// first value.
 const GRANTED_LEN_MAX: usize = 2 * size_of::<u32>()
     + 3 * size_of::<u64>()
     + (size_of::<u32>() + 5 * size_of::<u64>())
@@ -153,7 +154,7 @@ mod tests {
         (
             "Attach",
             "00000009 0000000000000003 612f62 00000001 01 00000000cafef00d \
-             0000000000000003 0000000000000005",
+             0000000000000003 0000000000000005 0000000000000007",
         ),
         (
             "Granted",

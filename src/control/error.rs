@@ -226,6 +226,25 @@ const KNOWN: [(RefuseReason, u16, &str); 15] = [
 ];
 
 impl RefuseReason {
+    /// Returns whether the peer may grant the same request later.
+    pub(crate) fn is_transient(self) -> bool {
+        use RefuseReason::{
+            HelloDeadline, NoSuchTopic, NobodyWaits, ShuttingDown, TooManyAttachments, TooManySessions,
+            TooManySubscribers, TopicEnded,
+        };
+        matches!(
+            self,
+            NoSuchTopic
+                | TopicEnded
+                | ShuttingDown
+                | TooManySubscribers
+                | TooManyAttachments
+                | TooManySessions
+                | HelloDeadline
+                | NobodyWaits
+        )
+    }
+
     /// Returns the number of this reason in messages; it never changes.
     pub fn code(self) -> u16 {
         match self {

@@ -151,6 +151,7 @@ impl NodeBuilder {
         let fabric: Arc<dyn Fabric> = Arc::new(SeveralFabrics::new(members));
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let (shared, driver) = assemble(self.name, fabric, clock, self.events)?;
+        shared.seeking.use_threads();
         let thread = DriverThread::start(driver);
         let thread =
             thread.map_err(|source| NodeError::System { what: "start the node's thread", source })?;

@@ -16,7 +16,9 @@ mod listener;
 mod log;
 mod notices;
 mod outbox;
+mod persistent;
 mod publish;
+mod seeking;
 mod served;
 mod serving;
 mod shared;
@@ -36,6 +38,7 @@ pub use directory::{Directory, DirectoryError, TopicListing};
 pub use feed::{FeedPublisherBuilder, FeedSubscriberBuilder};
 pub use invitation::DialError;
 pub use listener::Listener;
+pub use persistent::PersistentBuilder;
 pub use publish::PublisherBuilder;
 pub use terms::{ListenerBuilder, SubscriberBuilder};
 

@@ -5,6 +5,7 @@ use super::backlog::{Backlog, Backlogs};
 use super::core::NodeCore;
 use super::dial::Dialled;
 use super::links::Links;
+use super::seeking::Seeking;
 use crate::control::RefuseReason;
 use crate::event::Event;
 use crate::id::TopicName;
@@ -20,6 +21,8 @@ pub(crate) struct Shared {
     pub(super) backlogs: Arc<Backlogs>,
     /// Sessions with dialled subscribers that its thread does not serve yet.
     pub(super) dialled: Arc<Dialled>,
+    /// The subscriptions that it seeks.
+    pub(super) seeking: Arc<Seeking>,
 }
 
 impl Shared {
@@ -27,7 +30,8 @@ impl Shared {
     pub(super) fn new(core: NodeCore) -> Self {
         let core = Arc::new(core);
         let links = Arc::new(Links::new(&core));
-        Self { core, links, backlogs: Arc::default(), dialled: Arc::default() }
+        let seeking = Seeking::new(Arc::clone(&core.clock), core.identity.started_ns);
+        Self { core, links, backlogs: Arc::default(), dialled: Arc::default(), seeking: Arc::new(seeking) }
     }
 
     /// The backlog for a publisher that dials for this topic, if it has a listener and capacity left.

@@ -80,6 +80,8 @@ impl World {
         let (core, driver) =
             assemble(listening.then(|| name.clone()), fabric, clock, Arc::new(TracingSink)).unwrap();
         self.drivers.lock().push(NodeThread { name, driver, sleeps_until_ns: 0 });
+        let seeking = Arc::downgrade(&core.seeking);
+        self.spawn(move || seeking.upgrade().map(|seeking| seeking.turn()).is_some());
         Node::new(core, None)
     }
 

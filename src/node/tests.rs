@@ -498,4 +498,5 @@ mod log;
 mod many;
 mod notices;
 mod numbering;
+mod persistent;
 mod table;

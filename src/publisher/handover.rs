@@ -138,6 +138,8 @@ pub(crate) struct Repository<G> {
     pub(super) registration: Arc<Registration>,
     pub(super) geometry: G,
     pub(super) epoch: Epoch,
+    /// The sequence before that of its first value.
+    pub(super) after: Sequence,
 }
 
 /// The landing regions of one topic, handed over between its node and its publisher.

@@ -8,6 +8,7 @@ use crate::layout::log::{
 };
 use crate::limits;
 use crate::memory::Region;
+use crate::repository::GrantedAt;
 use crate::repository::log::{LogStart, end_between, head, next_end, place_behind, place_between, place_of};
 use crate::sync::atomic::{Ordering, fence};
 
@@ -113,7 +114,9 @@ impl Landing for LogLanding {
 
     /// Writes records from the subscription's start on; the hot line carries that start.
     fn open(exposed: ExposedLanding, repository: &Repository<LogGeometry>) -> Result<Self, LandingError> {
-        let start = LogStart::of(exposed.options).ok_or(LandingError::Options)?.settled(exposed.granted);
+        let granted = GrantedAt { newest: exposed.granted, after: repository.after };
+        let start = LogStart::of(exposed.options).ok_or(LandingError::Options)?;
+        let start = start.within(repository.epoch, granted);
         let place = place_of(&repository.geometry, repository.registration.region(), start);
         let writer = LandingWriter::new(exposed.remote, exposed.closed, limits::LOG_BATCHES_MAX);
         Ok(Self::new(writer, repository.geometry, repository.epoch, place))

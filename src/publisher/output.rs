@@ -71,7 +71,7 @@ impl<L: Landing<Geometry: Into<Geometry>>> Output<L> {
         let key = draw_key()?;
         let notices = Arc::new(TopicNotices::new(header.topic, epoch, key));
         let notifier = Notifier::new(Arc::clone(&notices), Arc::clone(&region), waker.clone());
-        let repository = Repository { registration: Arc::clone(&registration), geometry, epoch };
+        let repository = Repository { registration: Arc::clone(&registration), geometry, epoch, after };
         let handover = Arc::new(Handover::new(repository, waker.clone()));
         let topic = Arc::new(PublishedTopic {
             name,

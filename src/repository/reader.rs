@@ -29,6 +29,10 @@ pub(crate) trait Reader: Debug + Sized {
         options: Self::Options,
     ) -> Option<Self>;
 
+    /// Continues for a reader whose subscription was lost: takes over its counts and its interest and, if the values are of the same
+    /// epoch, what it has received, which is not received again. Where a log continues is an option of [`Self::open`]. Allocates.
+    fn resume(&mut self, before: &mut Self, is_same_epoch: bool);
+
     /// Reserves memory for inline values, so that taking one does not allocate.
     fn expect_inline(&mut self);
 
@@ -248,6 +252,23 @@ pub struct SubscriberStats {
     /// Received inline values that the publisher's memory did not confirm: see
     /// [`ReceiveError::Contradicted`](crate::ReceiveError::Contradicted). Records of a log are then received again from the repository.
     pub withdrawn: u64,
+}
+
+impl SubscriberStats {
+    /// Adds the counts of the subscription before.
+    pub(super) fn add(&mut self, before: &Self) {
+        let Self { received, conflated, lapped, cut_off, rejected, torn_retries, withdrawn } = self;
+        let pairs = [
+            (received, before.received),
+            (conflated, before.conflated),
+            (lapped, before.lapped),
+            (cut_off, before.cut_off),
+            (rejected, before.rejected),
+            (torn_retries, before.torn_retries),
+            (withdrawn, before.withdrawn),
+        ];
+        pairs.into_iter().for_each(|(count, before)| *count = count.saturating_add(before));
+    }
 }
 
 /// What a repository held when it was granted.

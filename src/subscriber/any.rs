@@ -2,8 +2,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    GrantError, LogSubscriber, ReceiveError, Sample, SampleRef, StateSubscriber, Subscribed, Subscriber,
-    SubscriberHandle, Subscription,
+    GrantError, LogSubscriber, Position, ReceiveError, Sample, SampleRef, StateSubscriber, Subscribed,
+    Subscriber, SubscriberHandle, Subscription,
 };
 use crate::fabric::FabricError;
 use crate::id::{Delivery, Epoch, Kind, Sequence, TopicName};
@@ -153,7 +153,14 @@ impl AnySubscriber<Raw> {
     }
 }
 
-impl<T: Payload> Subscribed for AnySubscriber<T> {}
+impl<T: Payload> Subscribed for AnySubscriber<T> {
+    type Value = T::Owned;
+
+    #[inline]
+    fn try_next(&mut self) -> Result<Option<Sample<T::Owned>>, ReceiveError> {
+        self.try_receive()
+    }
+}
 
 impl<T: Payload> SubscriberHandle for AnySubscriber<T> {
     type Payload = T;
@@ -166,6 +173,24 @@ impl<T: Payload> SubscriberHandle for AnySubscriber<T> {
             Geometry::Log(_) => Self::Log(Box::new(SubscriberHandle::open(subscription, start)?)),
             Geometry::Table(_) => Self::Table(Box::new(SubscriberHandle::open(subscription, ())?)),
         })
+    }
+
+    fn wait(&mut self, waited_ns: u64, timeout: Duration) -> Result<(), FabricError> {
+        inside!(self, subscriber => subscriber.wait(waited_ns, timeout))
+    }
+
+    fn position(&self) -> Position {
+        inside!(self, subscriber => subscriber.position())
+    }
+
+    fn renew(&mut self, next: Self, is_same_epoch: bool) {
+        match (self, next) {
+            (Self::State(subscriber), Self::State(next)) => subscriber.renew(*next, is_same_epoch),
+            (Self::Log(subscriber), Self::Log(next)) => subscriber.renew(*next, is_same_epoch),
+            (Self::Table(subscriber), Self::Table(next)) => subscriber.renew(*next, is_same_epoch),
+            // The next publisher's topic is of another kind.
+            (subscriber, next) => *subscriber = next,
+        }
     }
 
     fn subscription(&mut self) -> &mut Subscription {

@@ -56,6 +56,15 @@ impl<R: Reader> Core<R> {
         Ok(Self { reader, subscription, fetching: None, ended_before: false, decode_failures: 0 })
     }
 
+    /// Continues with the next subscription of the same topic, whose reader takes over what this one has received. The old one is
+    /// left behind.
+    pub(super) fn renew(&mut self, next: &mut Self, is_same_epoch: bool) {
+        next.reader.resume(&mut self.reader, is_same_epoch);
+        std::mem::swap(&mut self.reader, &mut next.reader);
+        std::mem::swap(&mut self.subscription, &mut next.subscription);
+        (self.fetching, self.ended_before) = (next.fetching.take(), false);
+    }
+
     /// Returns the next value, if there is one, in this form.
     #[inline]
     pub(super) fn try_receive<'a, V>(

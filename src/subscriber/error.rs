@@ -148,6 +148,30 @@ pub enum ReceiveError {
         #[source]
         source: ControlError,
     },
+    /// A publisher of another epoch was found in place of the one lost: its sequences have nothing to do with the earlier ones. Only a
+    /// [`Persistent`](crate::Persistent) subscriber reports it, once, before the first value of that publisher.
+    #[error(
+        "the publisher has restarted: epoch {epoch} follows {before}, of which {last} was the last value received; discard what its \
+         values added up to"
+    )]
+    Restarted {
+        /// The epoch of the values that follow.
+        epoch: Epoch,
+        /// That of the values before.
+        before: Epoch,
+        /// The last of them that was received, reported lost, or skipped.
+        last: Sequence,
+    },
+    /// A publisher was found in place of the one lost, or for the first time, but this subscriber cannot attach to it. Only a
+    /// [`Persistent`](crate::Persistent) subscriber reports it, once, and still seeks a publisher to which it can.
+    #[error(
+        "cannot continue with the publisher that was found: this subscriber tries again, in case it is replaced"
+    )]
+    NotResumed {
+        /// Why.
+        #[source]
+        source: Box<SubscriberError>,
+    },
     /// The fabric failed.
     #[error(transparent)]
     Fabric(#[from] FabricError),
@@ -267,6 +291,40 @@ pub enum SubscriberError {
     /// The fabric failed.
     #[error(transparent)]
     Fabric(#[from] FabricError),
+}
+
+impl SubscriberError {
+    /// Returns whether another attempt may succeed without a change of the program or the publisher's: the node cannot be reached or
+    /// does not answer, has no such topic now, or serves too many subscribers.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let node = fabricast::Node::builder().runtime_dir(dir.path()).open()?;
+    /// let error = node.state_subscriber::<f64>("shm:nobody/EURUSD").open().unwrap_err();
+    /// assert!(error.is_transient());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Unreachable { source, .. } => {
+                !matches!(source, FabricError::WithoutVerbs { .. } | FabricError::Access { .. })
+            }
+            Self::Session { source, .. } => !matches!(source, ControlError::Version { .. }),
+            Self::Refused { reason, .. } => reason.is_transient(),
+            Self::Unfit { source, .. } => matches!(source, GrantError::Unreadable | GrantError::Incarnation),
+            Self::Fabric(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Returns whether the topic may exist, but not at the moment.
+    pub(crate) fn is_absence(&self) -> bool {
+        use RefuseReason::{NoSuchTopic, TopicEnded};
+        matches!(self, Self::Unreachable { .. })
+            || matches!(self, Self::Refused { reason: NoSuchTopic | TopicEnded, .. })
+    }
 }
 
 impl From<Infallible> for SubscriberError {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::core::Core;
-use super::{GrantError, NoticePath, ReceiveError, Sample, SampleRef, Subscription};
+use super::{GrantError, NoticePath, Position, ReceiveError, Sample, SampleRef, Subscription};
 use crate::fabric::FabricError;
 use crate::id::{Delivery, Epoch, Incarnation, Kind, KindOptions, Sequence, TopicName};
 use crate::memory::Region;
@@ -50,7 +50,17 @@ pub(crate) trait Readable {
 /// A subscriber of one topic: [`StateSubscriber`](crate::StateSubscriber), [`LogSubscriber`](crate::LogSubscriber),
 /// [`TableSubscriber`](crate::TableSubscriber) or [`AnySubscriber`](crate::AnySubscriber). This trait is sealed.
 #[expect(private_bounds, reason = "the trait is sealed by it")]
-pub trait Subscribed: SubscriberHandle {}
+pub trait Subscribed: SubscriberHandle {
+    /// The type of the values that it receives.
+    type Value;
+
+    /// Receives the next value, if there is one: see [`Subscriber::try_receive`].
+    ///
+    /// # Errors
+    ///
+    /// Those of the same method there.
+    fn try_next(&mut self) -> Result<Option<Sample<Self::Value>>, ReceiveError>;
+}
 
 /// What a node and an inspector need from a subscriber.
 pub(crate) trait SubscriberHandle: Sized {
@@ -63,6 +73,15 @@ pub(crate) trait SubscriberHandle: Sized {
 
     /// Opens a subscriber from a grant. Its starting position is fixed on return.
     fn open(subscription: Subscription, options: Self::Options) -> Result<Self, GrantError>;
+
+    /// Waits a little for the next value: less after it has `waited_ns`, and at most until `timeout`.
+    fn wait(&mut self, waited_ns: u64, timeout: Duration) -> Result<(), FabricError>;
+
+    /// What it has received.
+    fn position(&self) -> Position;
+
+    /// Continues with the next subscription of the same topic.
+    fn renew(&mut self, next: Self, is_same_epoch: bool);
 
     /// The source of its bytes, its grant, and its end.
     fn subscription(&mut self) -> &mut Subscription;
@@ -220,7 +239,14 @@ impl<K: TopicKind, T: Payload> Iterator for Samples<'_, K, T> {
     }
 }
 
-impl<K: TopicKind, T: Payload> Subscribed for Subscriber<K, T> {}
+impl<K: TopicKind, T: Payload> Subscribed for Subscriber<K, T> {
+    type Value = T::Owned;
+
+    #[inline]
+    fn try_next(&mut self) -> Result<Option<Sample<T::Owned>>, ReceiveError> {
+        self.try_receive()
+    }
+}
 
 impl<K: TopicKind, T: Payload> SubscriberHandle for Subscriber<K, T> {
     type Payload = T;
@@ -229,6 +255,18 @@ impl<K: TopicKind, T: Payload> SubscriberHandle for Subscriber<K, T> {
 
     fn open(subscription: Subscription, options: Self::Options) -> Result<Self, GrantError> {
         Ok(Self { core: Core::open(subscription, options)?, payload: PhantomData })
+    }
+
+    fn wait(&mut self, waited_ns: u64, timeout: Duration) -> Result<(), FabricError> {
+        self.core.wait(waited_ns, timeout)
+    }
+
+    fn position(&self) -> Position {
+        Position { epoch: self.epoch(), last: self.last() }
+    }
+
+    fn renew(&mut self, mut next: Self, is_same_epoch: bool) {
+        self.core.renew(&mut next.core, is_same_epoch);
     }
 
     fn subscription(&mut self) -> &mut Subscription {

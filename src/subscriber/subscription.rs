@@ -109,6 +109,13 @@ pub(crate) trait Attachment: fmt::Debug + Send + Sync {
     fn leave(&self, stats: SubscriberStats);
 }
 
+/// What a lost subscription had received.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Position {
+    pub(crate) epoch: Epoch,
+    pub(crate) last: Sequence,
+}
+
 /// How a topic ended for a subscriber.
 #[derive(Clone, Debug)]
 pub(crate) enum TopicEnd {

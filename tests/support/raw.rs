@@ -124,6 +124,7 @@ pub(crate) fn attach(attachment: u32, topic: &str, push: bool) -> Vec<u8> {
         .byte(0)
         .long(0)
         .long(0)
+        .long(0)
         .message(ATTACH)
 }
 

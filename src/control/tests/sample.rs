@@ -83,7 +83,7 @@ pub(crate) fn every_message() -> Vec<Message> {
             topic: topic.clone(),
             delivery: Delivery::Push,
             schema_hash: Some(0xCAFE_F00D),
-            options: KindOptions([3, 5]),
+            options: KindOptions([3, 5, 7]),
         }),
         Message::Granted(grant(9)),
         Message::Refused(Refused {
@@ -204,7 +204,7 @@ pub(crate) fn any_delivery() -> impl Strategy<Value = Delivery> {
 }
 
 fn any_options() -> impl Strategy<Value = KindOptions> {
-    any::<[u64; 2]>().prop_map(KindOptions)
+    any::<[u64; 3]>().prop_map(KindOptions)
 }
 
 fn any_name() -> impl Strategy<Value = String> {

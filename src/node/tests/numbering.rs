@@ -7,7 +7,7 @@ const BOTH: [Delivery; 2] = [Delivery::Pull, Delivery::Push];
 const AFTER: Sequence = Sequence::new(10);
 
 fn epoch() -> Epoch {
-    Epoch::new(0x20_2611_23).unwrap()
+    Epoch::new(0x2026_1123).unwrap()
 }
 
 #[test]

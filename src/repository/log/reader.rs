@@ -385,6 +385,8 @@ impl LogReader {
         let oldest = Sequence::new(memory.load(HOT_START_SEQUENCE));
         let next = match start {
             LogStart::At(sequence) => sequence,
+            // Settled by the grant.
+            LogStart::First | LogStart::Resume { .. } => oldest,
             // At or after the oldest record held. Records overwritten from now on are reported lost, and so are those published
             // since the grant.
             LogStart::Earliest | LogStart::Newest | LogStart::Back(_) => {
@@ -440,7 +442,15 @@ impl Reader for LogReader {
         granted: GrantedAt,
         start: LogStart,
     ) -> Option<Self> {
+        let start = match start {
+            LogStart::First | LogStart::Resume { .. } => start.within(epoch, granted),
+            start => start,
+        };
         Some(Self { granted_at: Some(granted.newest), ..Self::new(geometry.log()?, epoch, topic, start) })
+    }
+
+    fn resume(&mut self, before: &mut Self, _: bool) {
+        self.counts.add(&before.counts);
     }
 
     fn expect_inline(&mut self) {

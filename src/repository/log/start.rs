@@ -1,4 +1,5 @@
-use crate::id::{KindOptions, Sequence};
+use crate::id::{Epoch, KindOptions, Sequence};
+use crate::repository::GrantedAt;
 
 /// Where a log subscription begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,34 +14,50 @@ pub enum LogStart {
     At(Sequence),
     /// This many records before the next one, or with the oldest available.
     Back(u64),
+    /// With the first record of the topic. Those that were already overwritten are reported lost.
+    First,
+    /// With the record after this one, if the topic has this epoch: records since then that were already overwritten are reported
+    /// lost. Otherwise the topic is another one, and the subscription begins with its [first](Self::First) record.
+    Resume {
+        /// The epoch of the records received before.
+        epoch: Epoch,
+        /// The last of them.
+        after: Sequence,
+    },
 }
 
 impl LogStart {
     /// Returns the options of a subscription that begins here.
     pub(crate) fn options(self) -> KindOptions {
         KindOptions(match self {
-            Self::Newest => [0, 0],
-            Self::Earliest => [1, 0],
-            Self::At(sequence) => [2, sequence.get()],
-            Self::Back(count) => [3, count],
+            Self::Newest => [0, 0, 0],
+            Self::Earliest => [1, 0, 0],
+            Self::At(sequence) => [2, sequence.get(), 0],
+            Self::Back(count) => [3, count, 0],
+            Self::First => [4, 0, 0],
+            Self::Resume { epoch, after } => [5, after.get(), epoch.get()],
         })
     }
 
     /// Returns where a subscription with these options begins; `None` if they are not options of a log.
-    pub(crate) fn of(KindOptions([place, number]): KindOptions) -> Option<Self> {
+    pub(crate) fn of(KindOptions([place, number, epoch]): KindOptions) -> Option<Self> {
         match place {
             0 => Some(Self::Newest),
             1 => Some(Self::Earliest),
             2 => Some(Self::At(Sequence::new(number))),
             3 => Some(Self::Back(number)),
+            4 => Some(Self::First),
+            5 => Some(Self::Resume { epoch: Epoch::new(epoch)?, after: Sequence::new(number) }),
             _ => None,
         }
     }
 
-    /// Returns the equivalent start for a reader that arrives after this record was the newest.
-    pub(crate) fn settled(self, newest: Sequence) -> Self {
+    /// Returns the equivalent start in a topic of this epoch, which held this much when it was granted.
+    pub(crate) fn within(self, topic: Epoch, granted: GrantedAt) -> Self {
         match self {
-            Self::Newest | Self::Back(_) => Self::At(self.record(newest)),
+            Self::Newest | Self::Back(_) => Self::At(self.record(granted.newest)),
+            Self::Resume { epoch, after } if epoch == topic => Self::At(after.next()),
+            Self::First | Self::Resume { .. } => Self::At(granted.after.next()),
             Self::Earliest | Self::At(_) => self,
         }
     }
@@ -48,7 +65,8 @@ impl LogStart {
     /// Returns the first record while this one is the newest; [`Sequence::NONE`] for the oldest one.
     pub(crate) fn record(self, newest: Sequence) -> Sequence {
         match self {
-            Self::Earliest => Sequence::NONE,
+            // The last two are settled by the grant.
+            Self::Earliest | Self::First | Self::Resume { .. } => Sequence::NONE,
             Self::Newest => newest.next(),
             Self::At(sequence) => sequence,
             Self::Back(count) => Sequence::new(newest.get().saturating_sub(count)).next(),

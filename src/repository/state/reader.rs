@@ -24,6 +24,8 @@ pub(crate) struct StateReader {
     /// The first value that it can miss.
     first: Sequence,
     last: Sequence,
+    /// Nothing was read from this memory yet, so that the slots need not hold the value after the last one.
+    begins: bool,
     last_len: usize,
     /// No value before the last one was missed.
     keeps_up: bool,
@@ -88,6 +90,7 @@ impl StateReader {
             check: SlotCheck::new(topic),
             first: Sequence::NONE,
             last: Sequence::NONE,
+            begins: true,
             last_len: 0,
             keeps_up: true,
             attempts: 0,
@@ -111,10 +114,10 @@ impl StateReader {
     /// its value without reading the hot line, which thus stays in the writer's cache.
     #[inline]
     fn newest(&self, memory: &Region) -> Option<Sequence> {
-        if self.last == Sequence::NONE {
+        if self.begins {
             // Acquire: pairs with the Release store of the newest sequence in `StateWriter`.
             let newest = Sequence::new(memory.load_acquire(HOT_SEQUENCE));
-            return (newest != Sequence::NONE).then_some(newest);
+            return (newest > self.last).then_some(newest);
         }
         let next = self.last.next();
         if next == Sequence::NONE {
@@ -168,7 +171,7 @@ impl StateReader {
         let header = self.inspect(sequence, len, tail)?;
         let skipped = self.skipped(sequence);
         let conflated = skipped + std::mem::take(&mut self.unreported);
-        self.last = sequence;
+        (self.last, self.begins) = (sequence, false);
         self.last_len = len;
         self.keeps_up = skipped == 0;
         self.attempts = 0;
@@ -244,7 +247,7 @@ impl StateReader {
         let skipped = self.skipped(sequence);
         self.unreported += skipped;
         self.counts.conflated += skipped;
-        self.last = sequence;
+        (self.last, self.begins) = (sequence, false);
         self.suspicions = 0;
         self.counts.rejected += 1;
         match rejection {
@@ -273,6 +276,13 @@ impl Reader for StateReader {
         (): (),
     ) -> Option<Self> {
         Some(Self { first: granted.first(), ..Self::new(geometry.state()?, epoch, topic) })
+    }
+
+    fn resume(&mut self, before: &mut Self, is_same_epoch: bool) {
+        self.counts.add(&before.counts);
+        if is_same_epoch && self.last < before.last {
+            (self.last, self.keeps_up) = (before.last, false);
+        }
     }
 
     fn expect_inline(&mut self) {

@@ -4,6 +4,7 @@ mod directory;
 mod entry;
 mod interest;
 mod reader;
+mod recalled;
 mod scan;
 mod snapshot;
 mod writer;

@@ -1,5 +1,6 @@
 mod keys;
 mod lookup;
+mod recall;
 mod visit;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -9,6 +10,7 @@ pub(crate) use self::lookup::Looked;
 use super::directory::Directory;
 use super::entry::{CellMemory, EntryCopy, committed};
 use super::interest::{CellSet, Interest};
+use super::recalled::Recalled;
 use super::scan::{Goal, Left, PassEnd, Scan, Scanned};
 use crate::id::{Epoch, Kind, Meta, Sequence, TopicId};
 use crate::layout::table::{EntryCheck, PAGE_CELLS, Stamp, TableGeometry};
@@ -62,6 +64,8 @@ pub(crate) struct TableReader {
     scan: Scan,
     audit: Audit,
     counts: SubscriberStats,
+    /// What the subscription before has received.
+    recalled: Recalled,
 }
 
 /// What a reader knows of a cell.
@@ -175,6 +179,7 @@ impl TableReader {
             scan: Scan::default(),
             audit: Audit::default(),
             counts: SubscriberStats::default(),
+            recalled: Recalled::default(),
         }
     }
 
@@ -251,6 +256,9 @@ impl TableReader {
             }
         }
         self.finish(pass.end);
+        if let Some(taken) = self.take_removed() {
+            return Ok(Some(taken));
+        }
         // What was committed meanwhile is left to the next call, so that each key comes once.
         self.has_more = committed(memory) != pass.end.until;
         Ok(None)
@@ -378,6 +386,7 @@ impl TableReader {
         self.floor = self.done;
         if !left.has_changing {
             self.keys_done = self.keys_done.max(until);
+            self.finish_recalled(until);
         }
     }
 }
@@ -391,6 +400,12 @@ impl Reader for TableReader {
     fn open(geometry: &Geometry, names: (Epoch, TopicId), granted: GrantedAt, (): ()) -> Option<Self> {
         let reader = Self::new(geometry.table()?, names, granted.newest);
         Some(Self { first: granted.first(), has_begun: granted.is_empty(), ..reader })
+    }
+
+    fn resume(&mut self, before: &mut Self, is_same_epoch: bool) {
+        self.counts.add(&before.counts);
+        self.set_interest(std::mem::replace(&mut before.interest, Interest::All));
+        self.recall(before, is_same_epoch);
     }
 
     fn expect_inline(&mut self) {}

@@ -146,14 +146,15 @@ impl Session {
     }
 }
 
-/// Two words as they are sent.
-pub(super) fn bytes_of(words: [u64; 2]) -> [u8; 16] {
-    bytemuck::cast(words.map(u64::to_le))
+/// Words as they are sent.
+pub(super) fn bytes_of<const COUNT: usize>(words: [u64; COUNT]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Two words as they were sent.
-pub(super) fn words_of(bytes: &[u8]) -> [u64; 2] {
-    bytemuck::pod_read_unaligned::<[u64; 2]>(bytes).map(u64::from_le)
+/// Words as they were sent.
+pub(super) fn words_of<const COUNT: usize>(bytes: &[u8]) -> [u64; COUNT] {
+    let words = bytes.chunks_exact(size_of::<u64>()).map(bytemuck::pod_read_unaligned::<u64>);
+    words.map(u64::from_le).collect::<Vec<_>>().try_into().expect("that many words")
 }
 
 impl Drop for Session {

@@ -26,7 +26,8 @@ impl TableReader {
         self.since = self.granted.max(self.done);
         (self.floor, self.pass) = (Sequence::NONE, None);
         self.scan.reset();
-        let Self { removed, interest, .. } = self;
+        let Self { removed, interest, recalled, .. } = self;
+        recalled.retain(interest);
         removed.retain(|removed| interest.includes(&removed.key));
     }
 

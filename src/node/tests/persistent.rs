@@ -1,0 +1,268 @@
+//! Subscribers that outlive their publishers.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::id::Epoch;
+use crate::subscriber::{LogSubscriber, Persistent, TableSubscriber};
+
+const BOTH: [Delivery; 2] = [Delivery::Pull, Delivery::Push];
+const LITTLE: Duration = Duration::from_millis(20);
+
+fn epoch() -> Epoch {
+    Epoch::new(0x2611).unwrap()
+}
+
+fn log(node: &Node, delivery: Delivery) -> Persistent<LogSubscriber<u64>> {
+    node.log_subscriber("shm:p/t").timeout(TIMEOUT).delivery(delivery).persistent().open().unwrap()
+}
+
+/// The next value, with its sequence.
+fn next(subscriber: &mut Persistent<LogSubscriber<u64>>) -> (u64, u64) {
+    let sample = subscriber.receive_timeout(TIMEOUT).unwrap().expect("a record in time");
+    (sample.meta.sequence.get(), sample.value)
+}
+
+#[test]
+fn log_is_received_from_the_first_record_of_each_publisher() {
+    let dir = tempfile::tempdir().unwrap();
+    let subscribing = anonymous(&dir);
+    for delivery in BOTH {
+        let mut subscriber = log(&subscribing, delivery);
+        assert!(!subscriber.is_attached() && subscriber.current().is_none());
+        assert!(subscriber.try_receive().unwrap().is_none());
+        let mut before = None;
+        for round in 0..4 {
+            let publishing = node(&dir, "p");
+            let mut publisher = publishing.log_publisher::<u64>("t").open().unwrap();
+            publisher.publish_batch(&[round, round + 1]).unwrap();
+            if let Some(before) = before.replace(publisher.epoch()) {
+                let error = subscriber.receive_timeout(TIMEOUT).unwrap_err();
+                let ReceiveError::Restarted { epoch, before: lost, last } = error else { panic!("{error}") };
+                assert_eq!((epoch, lost, last.get()), (publisher.epoch(), before, 3));
+            }
+            assert_eq!([next(&mut subscriber), next(&mut subscriber)], [(1, round), (2, round + 1)]);
+            publisher.publish(&7).unwrap();
+            // The last record of a publisher that is gone by then.
+            drop((publisher, publishing));
+            assert_eq!(next(&mut subscriber), (3, 7));
+            assert!(subscriber.receive_timeout(LITTLE).unwrap().is_none());
+            assert!(!subscriber.is_attached());
+        }
+        let stats = subscriber.current().unwrap().stats();
+        assert_eq!((stats.received, stats.lapped), (12, 0));
+    }
+}
+
+#[test]
+fn log_of_a_named_epoch_goes_on_without_a_break_and_accounts_for_what_is_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let subscribing = anonymous(&dir);
+    for delivery in BOTH {
+        let mut subscriber = log(&subscribing, delivery);
+        let (mut after, mut lost) = (0, 0);
+        for round in 0..4_u64 {
+            let publishing = node(&dir, "p");
+            let builder = publishing.log_publisher::<u64>("t").epoch(epoch());
+            // Each publishes some records that nobody receives.
+            let mut publisher = builder.after(Sequence::new(after + round)).open().unwrap();
+            publisher.publish_batch(&[round; 3]).unwrap();
+            if round > 0 {
+                let error = subscriber.receive_timeout(TIMEOUT).unwrap_err();
+                let ReceiveError::Lapped { first_lost, count } = error else { panic!("{error}") };
+                assert_eq!((first_lost.get(), count), (after + 1, round));
+                lost += round;
+            }
+            for number in 1..=3 {
+                assert_eq!(next(&mut subscriber), (after + round + number, round));
+            }
+            after = publisher.newest().get();
+        }
+        let stats = subscriber.current().unwrap().stats();
+        assert_eq!((stats.received, stats.lapped), (12, lost));
+        assert_eq!(stats.received + stats.lapped, after);
+    }
+}
+
+#[test]
+fn publisher_that_repeats_old_records_is_received_from_the_next_new_one_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let subscribing = anonymous(&dir);
+    for delivery in BOTH {
+        let mut subscriber = log(&subscribing, delivery);
+        for newest in [5, 8] {
+            let publishing = node(&dir, "p");
+            let mut publisher = publishing.log_publisher::<u64>("t").epoch(epoch()).open().unwrap();
+            let first = newest - if newest == 5 { 4 } else { 2 };
+            for value in 1..=newest {
+                publisher.publish(&value).unwrap();
+            }
+            for value in first..=newest {
+                assert_eq!(next(&mut subscriber), (value, value));
+            }
+        }
+    }
+}
+
+#[test]
+fn state_is_received_once_in_an_epoch() {
+    let dir = tempfile::tempdir().unwrap();
+    let subscribing = anonymous(&dir);
+    for delivery in BOTH {
+        let builder = subscribing.state_subscriber::<u64>("shm:p/t").timeout(TIMEOUT).delivery(delivery);
+        let mut subscriber = builder.persistent().open().unwrap();
+        for (newest, is_new) in [(3, true), (3, false), (2, false), (7, true)] {
+            let publishing = node(&dir, "p");
+            let mut publisher = publishing.state_publisher::<u64>("t").epoch(epoch()).open().unwrap();
+            (1..=newest).for_each(|value| _ = publisher.publish(&value).unwrap());
+            let timeout = if is_new { TIMEOUT } else { LITTLE };
+            let received = subscriber.receive_timeout(timeout).unwrap();
+            assert_eq!(received.as_ref().map(|sample| sample.value), is_new.then_some(newest));
+            if newest == 7 {
+                assert_eq!(received.map(|sample| sample.conflated), Some(3));
+            }
+            while !subscriber.is_attached() {
+                subscriber.receive_timeout(LITTLE).unwrap();
+            }
+        }
+        let publishing = node(&dir, "p");
+        let mut publisher = publishing.state_publisher::<u64>("t").open().unwrap();
+        publisher.publish(&1).unwrap();
+        let error = subscriber.receive_timeout(TIMEOUT).unwrap_err();
+        assert!(matches!(error, ReceiveError::Restarted { .. }), "{error}");
+        assert_eq!(subscriber.receive_timeout(TIMEOUT).unwrap().expect("a value").value, 1);
+    }
+}
+
+/// Key, value and number of values that it replaced.
+#[track_caller]
+fn changes(
+    subscriber: &mut Persistent<TableSubscriber<u64, u64>>,
+    count: usize,
+) -> BTreeMap<u64, (Option<u64>, u64)> {
+    let mut changes = BTreeMap::new();
+    for _ in 0..count {
+        let change = subscriber.change_timeout(TIMEOUT).unwrap();
+        let change = change.unwrap_or_else(|| panic!("only {changes:?} in time"));
+        changes.insert(change.key, (change.value, change.replaced));
+    }
+    assert_eq!(subscriber.change_timeout(LITTLE).unwrap(), None);
+    changes
+}
+
+#[test]
+fn of_a_table_that_is_continued_the_keys_that_changed_or_are_gone_are_received() {
+    let dir = tempfile::tempdir().unwrap();
+    let subscribing = anonymous(&dir);
+    for delivery in BOTH {
+        let builder = subscribing.table_subscriber::<u64, u64>("shm:p/t").timeout(TIMEOUT).delivery(delivery);
+        let mut subscriber = builder.persistent().open().unwrap();
+        subscriber.configure(|table| table.only(|key| *key < 10));
+        let publish = |node: &Node, rounds: u64| {
+            let mut publisher = node.table_publisher::<u64, u64>("t").epoch(epoch()).open().unwrap();
+            (1..20).for_each(|key| _ = publisher.put(&key, &0).unwrap());
+            for round in 1..=rounds {
+                publisher.put(&2, &round).unwrap();
+                publisher.put(&20, &round).unwrap();
+            }
+            publisher
+        };
+        let publishing = node(&dir, "p");
+        let publisher = publish(&publishing, 2);
+        assert_eq!(changes(&mut subscriber, 9).get(&2).map(|(value, _)| *value), Some(Some(2)));
+        drop((publisher, publishing));
+
+        // The next one is behind at first, and its cells are others.
+        let publishing = node(&dir, "p");
+        let mut publisher = publish(&publishing, 1);
+        while !subscriber.is_attached() {
+            assert_eq!(subscriber.change_timeout(LITTLE).unwrap(), None);
+        }
+        assert_eq!(changes(&mut subscriber, 0), BTreeMap::new());
+        publisher.put(&2, &2).unwrap();
+        publisher.put(&20, &2).unwrap();
+        assert_eq!(changes(&mut subscriber, 0), BTreeMap::new());
+        publisher.put_batch([(&2, &3), (&2, &4)]).unwrap();
+        assert_eq!(changes(&mut subscriber, 1), BTreeMap::from([(2, (Some(4), 1))]));
+        drop((publisher, publishing));
+
+        let publishing = node(&dir, "p");
+        let mut publisher = publish(&publishing, 2);
+        publisher.put_batch([(&2, &3), (&2, &4)]).unwrap();
+        publisher.put(&30, &3).unwrap();
+        publisher.remove(&3).unwrap();
+        publisher.put(&4, &3).unwrap();
+        let expected = BTreeMap::from([(3, (None, 0)), (4, (Some(3), 0))]);
+        assert_eq!(changes(&mut subscriber, 2), expected, "{delivery:?}");
+        drop((publisher, publishing));
+
+        // Another epoch: all keys.
+        let publishing = node(&dir, "p");
+        let mut publisher = publishing.table_publisher::<u64, u64>("t").open().unwrap();
+        publisher.put_batch([(&1, &1), (&11, &1), (&2, &1)]).unwrap();
+        let error = subscriber.change_timeout(TIMEOUT).unwrap_err();
+        assert!(matches!(error, ReceiveError::Restarted { .. }), "{error}");
+        let expected = BTreeMap::from([(1, (Some(1), 0)), (2, (Some(1), 0))]);
+        assert_eq!(changes(&mut subscriber, 2), expected);
+    }
+}
+
+#[test]
+fn topic_of_another_type_is_reported_once_and_replaced_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let subscribing = anonymous(&dir);
+    let error = {
+        let publishing = node(&dir, "p");
+        let _publisher = publishing.log_publisher::<String>("t").open().unwrap();
+        subscribing.log_subscriber::<u64>("shm:p/t").persistent().open().unwrap_err()
+    };
+    assert!(!error.is_transient(), "{error}");
+    let mut subscriber = log(&subscribing, Delivery::Pull);
+    {
+        let publishing = node(&dir, "p");
+        let _publisher = publishing.log_publisher::<String>("t").open().unwrap();
+        let error = subscriber.receive_timeout(TIMEOUT).unwrap_err();
+        assert!(matches!(error, ReceiveError::NotResumed { .. }), "{error}");
+        assert!(subscriber.receive_timeout(5 * LITTLE).unwrap().is_none());
+    }
+    let publishing = node(&dir, "p");
+    let mut publisher = publishing.log_publisher::<u64>("t").open().unwrap();
+    publisher.publish(&1).unwrap();
+    assert_eq!(next(&mut subscriber), (1, 1));
+}
+
+/// Its name is free for another node soon after its last handle is dropped, although it seeks.
+#[test]
+fn node_that_seeks_stops_with_its_last_handle() {
+    let dir = tempfile::tempdir().unwrap();
+    for _ in 0..3 {
+        let seeking = node(&dir, "seeking");
+        let subscriber = log(&seeking, Delivery::Pull);
+        drop((seeking, subscriber));
+    }
+}
+
+#[test]
+fn events_tell_what_was_lost_and_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let events = Arc::new(Recorder::default());
+    let builder = Node::builder().runtime_dir(dir.path());
+    let subscribing = builder.events(Arc::clone(&events) as Arc<dyn EventSink>).open().unwrap();
+    let mut subscriber = log(&subscribing, Delivery::Pull);
+    for value in 1..3 {
+        let publishing = node(&dir, "p");
+        let mut publisher = publishing.log_publisher::<u64>("t").open().unwrap();
+        publisher.publish(&value).unwrap();
+        while subscriber.receive_timeout(TIMEOUT).is_err() {}
+    }
+    assert!(subscriber.receive_timeout(LITTLE).unwrap().is_none());
+    let told: Vec<&str> = (events.0.lock().iter())
+        .filter_map(|event| match event {
+            Event::Lost { .. } => Some("lost"),
+            Event::Resumed { .. } => Some("resumed"),
+            Event::Restarted { .. } => Some("restarted"),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(told, ["resumed", "lost", "restarted", "lost"]);
+}

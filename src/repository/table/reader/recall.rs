@@ -1,0 +1,75 @@
+//! What a subscriber of a table received before its subscription was lost: the reader of the next subscription, whose cells may be
+//! others, does not report it again, and reports the keys that are gone.
+
+use super::{RemovedKey, TableReader};
+use crate::id::{Meta, Sequence};
+use crate::repository::table::entry::Entry;
+use crate::repository::table::recalled::{Recalled, RecalledKey};
+
+impl TableReader {
+    /// Takes over what the reader before has received, of the same epoch, and the removals that it has not reported yet.
+    pub(super) fn recall(&mut self, before: &mut Self, is_same_epoch: bool) {
+        self.removed.append(&mut before.removed);
+        if !is_same_epoch {
+            // The keys of another epoch are gone with it.
+            return;
+        }
+        let Recalled { mut keys, done, .. } = std::mem::take(&mut before.recalled);
+        for cell in before.directory.iter() {
+            let Some(known) = before.cells.get(cell).filter(|known| known.is_reported) else { continue };
+            let (sequence, key) = (known.version.sequence(), before.directory.key(cell));
+            if keys.get(key).is_none_or(|newer| newer.sequence < sequence) {
+                keys.insert(key.into(), RecalledKey { sequence, number: known.number, added: known.added });
+            }
+        }
+        self.recalled = Recalled { keys, done: done.max(before.done), published_ns: 0 };
+    }
+
+    /// Compares an entry with what was received of its key. Returns whether it was received already.
+    #[cold]
+    pub(super) fn compare_recalled(&mut self, cell: usize, entry: &Entry) -> bool {
+        let Entry { stamp, header, is_present } = *entry;
+        self.recalled.published_ns = self.recalled.published_ns.max(header.published_ns);
+        let key = self.copy.key(entry);
+        let Some(recalled) = self.recalled.keys.get(key).copied() else { return false };
+        let Some(known) = self.cells.get_mut(cell) else { return false };
+        let is_older = stamp.sequence() < recalled.sequence;
+        if !is_older {
+            self.recalled.keys.remove(key);
+        }
+        if stamp.sequence() > recalled.sequence && is_present {
+            let is_same = recalled.added == header.added;
+            (known.number, known.is_reported) = (if is_same { recalled.number } else { 0 }, true);
+            return false;
+        }
+        // The publisher has not caught up, or the value is the one received, or the key is gone.
+        known.version = stamp;
+        (known.number, known.is_reported) = (header.number, !is_older && is_present);
+        if !is_present {
+            if !is_older {
+                let (key, number) = (key.into(), recalled.number);
+                let (sequence, published_ns) = (stamp.sequence(), header.published_ns);
+                let meta = Meta { sequence, epoch: self.epoch, published_ns };
+                self.removed.push_back(RemovedKey { key, number, meta });
+            }
+            self.directory.remove(cell);
+            self.wanted.set(cell, true);
+            (known.number, known.has_key) = (0, false);
+        }
+        true
+    }
+
+    /// Reports the keys that are gone, once the table has caught up.
+    pub(super) fn finish_recalled(&mut self, until: Sequence) {
+        if self.recalled.is_empty() || until < self.recalled.done {
+            return;
+        }
+        let Recalled { keys, published_ns, .. } = std::mem::take(&mut self.recalled);
+        let epoch = self.epoch;
+        self.removed.extend(keys.into_iter().map(|(key, RecalledKey { sequence, number, .. })| RemovedKey {
+            key,
+            number,
+            meta: Meta { sequence: sequence.next(), epoch, published_ns },
+        }));
+    }
+}

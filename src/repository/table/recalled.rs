@@ -1,0 +1,37 @@
+use hashbrown::HashMap;
+
+use super::interest::Interest;
+use crate::id::Sequence;
+
+/// The keys that were received, until the table has caught up with them.
+#[derive(Debug, Default)]
+pub(super) struct Recalled {
+    pub(super) keys: HashMap<Box<[u8]>, RecalledKey>,
+    /// The commit up to which the table was received.
+    pub(super) done: Sequence,
+    /// When the newest entry read since was published, ns since the Unix epoch.
+    pub(super) published_ns: u64,
+}
+
+/// A key whose value was received.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RecalledKey {
+    /// The sequence of that value.
+    pub(super) sequence: Sequence,
+    /// How often the key had changed.
+    pub(super) number: u64,
+    /// The commit that had added it.
+    pub(super) added: Sequence,
+}
+
+impl Recalled {
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// Forgets the keys that are no longer wanted.
+    pub(super) fn retain(&mut self, interest: &Interest) {
+        self.keys.retain(|key, _| interest.includes(key));
+    }
+}

@@ -1,0 +1,271 @@
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::{
+    AnySubscriber, Change, Position, ReceiveError, Sample, Subscribed, SubscriberError, TableSubscriber,
+};
+use crate::clock::{Clock, saturate};
+use crate::fabric::Target;
+use crate::payload::{Decoded, Raw};
+
+/// How often a receive that waits checks whether the publisher was found.
+const SEEK_PAUSE: Duration = Duration::from_millis(1);
+
+/// A subscriber that outlives its publishers: when its publisher dies, stops or cannot be reached, it finds the next publisher of the
+/// topic at the same address, and continues. It never ends.
+///
+/// [`persistent`](crate::SubscriberBuilder::persistent) begins one of a state, a log, a table, or any of them. The topic need not exist
+/// yet when it is opened. It receives like the subscriber `S`, with these differences:
+///
+/// - [`ReceiveError::Ended`] and [`ReceiveError::Gone`] are not reported. The subscriber seeks the publisher instead, in the
+///   background: at once, and then again and again after growing, random pauses, so that a crowd of subscribers does not attach at the
+///   same moment. The node's [events](crate::EventSink) say when a publisher was lost and found.
+/// - If the publisher that is found has the same [epoch](crate::Epoch), for example because only the connection was lost, the subscriber
+///   continues after the last value received, and receives nothing twice. Records of a log that it missed are received as far as the
+///   publisher still has them, and the others are reported lost. Of a table it receives the keys that have changed or are gone.
+/// - If that publisher has another epoch, its values have nothing to do with the earlier ones. [`ReceiveError::Restarted`] is reported
+///   once, before the first of its values: discard what earlier ones added up to. A log begins with its first record, a table with all
+///   keys.
+/// - An error that another attempt is not likely to mend, for example that the topic now has another type, is reported once
+///   ([`ReceiveError::NotResumed`]). The subscriber still seeks.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use fabricast::{Node, ReceiveError};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// let node = Node::builder().runtime_dir(dir.path()).open()?;
+/// let mut trades = node.log_subscriber::<u64>("shm:exchange/trades").persistent().open()?;
+/// assert!(!trades.is_attached());
+///
+/// let timeout = Duration::from_secs(5);
+/// for day in 1..3 {
+///     let exchange = Node::builder().name("exchange")?.runtime_dir(dir.path()).open()?;
+///     let mut publisher = exchange.log_publisher::<u64>("trades").open()?;
+///     publisher.publish(&day)?;
+///     let trade = match trades.receive_timeout(timeout) {
+///         Err(ReceiveError::Restarted { .. }) => trades.receive_timeout(timeout)?,
+///         trade => trade?,
+///     };
+///     assert_eq!(trade.map(|trade| trade.value), Some(day));
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Send, not Sync: it may be sent to another thread, and receives on one at a time.
+pub struct Persistent<S: Subscribed> {
+    /// The one attached, or attached last.
+    subscriber: Option<S>,
+    is_attached: bool,
+    seek: Box<dyn Seek<S>>,
+    /// For the first subscriber.
+    settings: Vec<Setting<S>>,
+}
+
+/// What the program wants of the first subscriber.
+type Setting<S> = Box<dyn FnOnce(&mut S) + Send>;
+
+/// Finds a subscription again. Every method returns at once.
+pub(crate) trait Seek<S>: Send {
+    /// Begins to seek: the subscription that had received this much was lost, for this reason.
+    fn begin(&mut self, lost: Position, reason: &ReceiveError);
+
+    /// The subscription, once it is found. Returns an error that another attempt may not mend once, and continues to seek.
+    fn poll(&mut self) -> Option<Result<S, SubscriberError>>;
+
+    /// What it seeks.
+    fn target(&self) -> &Target;
+
+    /// The node's clock.
+    fn clock(&self) -> &Arc<dyn Clock>;
+}
+
+impl<S: Subscribed> Persistent<S> {
+    /// Creates a subscriber that is attached, or is sought already.
+    pub(crate) fn new(subscriber: Option<S>, seek: Box<dyn Seek<S>>) -> Self {
+        Self { is_attached: subscriber.is_some(), subscriber, seek, settings: Vec::new() }
+    }
+
+    /// Receives the next value, if there is one, like [`Subscriber::try_receive`](crate::Subscriber::try_receive). Does not block.
+    ///
+    /// # Errors
+    ///
+    /// Those of the same method there, except [`ReceiveError::Ended`] and [`ReceiveError::Gone`]; [`ReceiveError::Restarted`] and
+    /// [`ReceiveError::NotResumed`]. The next call continues after them.
+    pub fn try_receive(&mut self) -> Result<Option<Sample<S::Value>>, ReceiveError> {
+        self.receive_by(S::try_next)
+    }
+
+    /// Receives the next value, waiting up to `timeout` for it, or for a publisher and it; `None` when it expires. Waits like
+    /// [`Subscriber::receive_timeout`](crate::Subscriber::receive_timeout) while it is attached.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::try_receive`]; `Contended` only if it lasts beyond the timeout.
+    pub fn receive_timeout(&mut self, timeout: Duration) -> Result<Option<Sample<S::Value>>, ReceiveError> {
+        self.wait_for(timeout, Self::try_receive)
+    }
+
+    /// Returns an iterator over all further values, which waits for each without a timeout. It yields errors and continues after them,
+    /// and never ends.
+    pub fn samples(&mut self) -> impl Iterator<Item = Result<Sample<S::Value>, ReceiveError>> + '_ {
+        std::iter::from_fn(move || {
+            loop {
+                if let Some(received) = self.receive_timeout(Duration::MAX).transpose() {
+                    return Some(received);
+                }
+            }
+        })
+    }
+
+    /// Returns what it subscribes to.
+    pub fn target(&self) -> &Target {
+        self.seek.target()
+    }
+
+    /// Returns whether it is attached to a publisher, as far as it knows: it finds out with the next receive.
+    pub fn is_attached(&self) -> bool {
+        self.is_attached
+    }
+
+    /// Returns the subscriber that is attached, or was last; `None` before the first publisher was found. It has the topic's name,
+    /// schema and epoch. Its [counts](crate::Subscriber::stats) are those of all publishers.
+    pub fn current(&self) -> Option<&S> {
+        self.subscriber.as_ref()
+    }
+
+    /// Applies a setting to the subscriber, for example which keys of a table it receives, now or, if no publisher was found yet, to
+    /// the first one. Later subscribers take the keys over.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let node = fabricast::Node::builder().runtime_dir(dir.path()).open()?;
+    /// let mut quotes = node.table_subscriber::<String, f64>("shm:quotes/fx").persistent().open()?;
+    /// quotes.configure(|table| table.only_prefix("EUR"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn configure(&mut self, setting: impl FnOnce(&mut S) + Send + 'static) {
+        match &mut self.subscriber {
+            Some(subscriber) => setting(subscriber),
+            None => self.settings.push(Box::new(setting)),
+        }
+    }
+
+    /// Receives by this method of the subscriber.
+    pub(super) fn receive_by<V>(
+        &mut self,
+        receive: impl FnOnce(&mut S) -> Result<Option<V>, ReceiveError>,
+    ) -> Result<Option<V>, ReceiveError> {
+        if !self.is_attached {
+            self.attach()?;
+        }
+        let Some(subscriber) = self.subscriber.as_mut().filter(|_| self.is_attached) else { return Ok(None) };
+        match receive(subscriber) {
+            Err(end @ (ReceiveError::Ended { .. } | ReceiveError::Gone { .. })) => {
+                self.is_attached = false;
+                self.seek.begin(subscriber.position(), &end);
+                Ok(None)
+            }
+            received => received,
+        }
+    }
+
+    /// Waits up to `timeout` until this receives something.
+    pub(super) fn wait_for<V>(
+        &mut self,
+        timeout: Duration,
+        receive: impl Fn(&mut Self) -> Result<Option<V>, ReceiveError>,
+    ) -> Result<Option<V>, ReceiveError> {
+        let clock = Arc::clone(self.seek.clock());
+        let mut began_ns = None;
+        loop {
+            let received = receive(self);
+            if !matches!(received, Ok(None) | Err(ReceiveError::Contended { .. })) {
+                return received;
+            }
+            let now_ns = clock.monotonic_ns();
+            let waited_ns = now_ns.saturating_sub(*began_ns.get_or_insert(now_ns));
+            if waited_ns >= saturate(timeout) {
+                return received;
+            }
+            match self.subscriber.as_mut().filter(|_| self.is_attached) {
+                Some(subscriber) => subscriber.wait(waited_ns, timeout)?,
+                None => clock.pause(SEEK_PAUSE.min(timeout.saturating_sub(Duration::from_nanos(waited_ns)))),
+            }
+        }
+    }
+
+    /// Attaches to a publisher that was found.
+    #[cold]
+    fn attach(&mut self) -> Result<(), ReceiveError> {
+        let mut next = match self.seek.poll() {
+            None => return Ok(()),
+            Some(Err(source)) => return Err(ReceiveError::NotResumed { source: Box::new(source) }),
+            Some(Ok(next)) => next,
+        };
+        self.is_attached = true;
+        let Some(subscriber) = &mut self.subscriber else {
+            self.settings.drain(..).for_each(|setting| setting(&mut next));
+            self.subscriber = Some(next);
+            return Ok(());
+        };
+        let (Position { epoch: before, last }, Position { epoch, .. }) =
+            (subscriber.position(), next.position());
+        subscriber.renew(next, epoch == before);
+        if epoch == before { Ok(()) } else { Err(ReceiveError::Restarted { epoch, before, last }) }
+    }
+}
+
+impl<K, V> Persistent<TableSubscriber<K, V>>
+where
+    K: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+    /// Receives the next change, if there is one, like [`TableSubscriber::try_change`]. Does not block.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::try_receive`].
+    pub fn try_change(&mut self) -> Result<Option<Change<K, V>>, ReceiveError> {
+        self.receive_by(TableSubscriber::try_change)
+    }
+
+    /// Receives the next change, waiting up to `timeout`, like [`Self::receive_timeout`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::receive_timeout`].
+    pub fn change_timeout(&mut self, timeout: Duration) -> Result<Option<Change<K, V>>, ReceiveError> {
+        self.wait_for(timeout, Self::try_change)
+    }
+}
+
+impl Persistent<AnySubscriber<Raw>> {
+    /// Receives like [`Self::receive_timeout`], and decodes the value with the topic's [schema](crate::Schema::decode). Allocates.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::receive_timeout`].
+    pub fn receive_value_timeout(
+        &mut self,
+        timeout: Duration,
+    ) -> Result<Option<Sample<Decoded>>, ReceiveError> {
+        self.wait_for(timeout, |persistent| persistent.receive_by(AnySubscriber::try_receive_value))
+    }
+}
+
+impl<S: Subscribed> fmt::Debug for Persistent<S> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Persistent")
+            .field("target", self.target())
+            .field("is_attached", &self.is_attached)
+            .finish_non_exhaustive()
+    }
+}

@@ -116,8 +116,8 @@ pub use memory::MemoryError;
 pub use metrics::{Counter, Unit};
 pub use node::{
     DialError, Directory, DirectoryError, FeedPublisherBuilder, FeedSubscriberBuilder, Listener,
-    ListenerBuilder, Node, NodeBuilder, NodeError, PersistentBuilder, PublisherBuilder, SubscriberBuilder,
-    TopicListing,
+    ListenerBuilder, Node, NodeBuilder, NodeError, PersistentBuilder, PersistentFeedBuilder,
+    PublisherBuilder, SubscriberBuilder, TopicListing,
 };
 pub use notice::NoticeCounts;
 pub use payload::{
@@ -133,9 +133,9 @@ pub use repository::state::StateTopic;
 pub use repository::table::TableTopic;
 pub use subscriber::{
     AnySubscriber, AttachError, Change, Changes, FeedEvent, FeedSubscriber, FeedUpdate, GrantError,
-    LogSubscriber, NoticePath, Persistent, ReceiveError, RecordUpdate, Sample, SampleRef, Samples, Snapshot,
-    SnapshotEntry, StateSubscriber, Subscribed, Subscriber, SubscriberError, TableSubscriber, TopicKind,
-    ValueUpdate,
+    LogSubscriber, NoticePath, Persistent, ReceiveError, RecordUpdate, Renewable, Sample, SampleRef, Samples,
+    Snapshot, SnapshotEntry, StateSubscriber, Subscribed, Subscriber, SubscriberError, TableSubscriber,
+    TopicKind, ValueUpdate,
 };
 
 /// Compiles the examples of README.md.

@@ -37,6 +37,8 @@ where
     has_joined: bool,
     /// The log has ended, and all its records were received.
     is_over: bool,
+    /// Values of the last cut could not be read, maybe of unknown keys.
+    has_unreadable: bool,
     /// It has ended before the first cut, which was reported.
     is_cut_off: bool,
     /// The feed has ended, and its table cannot be read.
@@ -100,6 +102,7 @@ where
             compared: Sequence::NONE,
             has_joined: false,
             is_over: false,
+            has_unreadable: false,
             is_cut_off: false,
             is_table_given_up: false,
             is_whole: true,
@@ -130,7 +133,7 @@ where
             (self.keys, self.compared) = (keys, Sequence::NONE);
             (self.has_joined, self.has_begun, self.is_whole) = (false, false, true);
         }
-        if !self.has_joined || self.keys.has_suspects() {
+        if !self.has_joined || self.has_unreadable || self.keys.has_suspects() {
             self.compare_again(true);
         }
     }
@@ -380,7 +383,8 @@ where
             updates.add(FeedUpdate::Value(ValueUpdate { key, value: None, meta, number, ends_event: false }));
         }
         updates.end(EventEnd { sequence, is_whole: unreadable == 0 });
-        if unreadable > 0 {
+        self.has_unreadable = unreadable > 0;
+        if self.has_unreadable {
             updates.fail(Some(ReceiveError::UnreadableValues { count: unreadable }));
         }
         (self.has_joined, self.is_whole, self.compared) = (true, true, sequence);

@@ -1,5 +1,8 @@
 //! The subscriptions that a node seeks again, on threads of their own that exist only meanwhile.
 
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 use std::sync::Arc;
 use std::thread;
@@ -88,7 +91,11 @@ impl Seeking {
         let now_ns = self.clock.monotonic_ns();
         let mut state = self.state.lock();
         match state.places.iter_mut().find(|place| place.address == *address) {
-            Some(place) => place.sought.push(sought),
+            Some(place) => {
+                place.sought.push(sought);
+                // Its publisher may be back at once, however long others were sought.
+                (place.due_ns, place.pause_ns, place.since_ns) = (now_ns, limits::SEEK_PAUSE_MIN_NS, now_ns);
+            }
             None => state.places.push(Place {
                 address: address.clone(),
                 sought: vec![sought],
@@ -116,9 +123,13 @@ impl Seeking {
             let mut state = self.state.lock();
             match next {
                 Next::Turn => {}
-                Next::At(due_ns) => {
+                Next::At(_) => {
+                    // Something may have become due earlier meanwhile.
+                    let Some(due_ns) = state.due_ns() else { continue };
                     let pause = Duration::from_nanos(due_ns.saturating_sub(self.clock.monotonic_ns()));
-                    self.changed.wait_for(&mut state, pause);
+                    if !pause.is_zero() {
+                        self.changed.wait_for(&mut state, pause);
+                    }
                 }
                 Next::Nothing if state.places.iter().all(|place| place.is_busy) => {
                     state.threads -= 1;
@@ -182,6 +193,11 @@ impl Seeking {
 }
 
 impl State {
+    /// When the next attempts are due at an address where no thread is.
+    fn due_ns(&self) -> Option<u64> {
+        self.places.iter().filter(|place| !place.is_busy).map(|place| place.due_ns).min()
+    }
+
     fn draw(&mut self) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;

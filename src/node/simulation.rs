@@ -557,6 +557,7 @@ mod feeds;
 mod logs;
 mod notices;
 mod restarted_feeds;
+mod restarts;
 mod slow_feeds;
 mod strange_feeds;
 mod tables;

@@ -25,6 +25,8 @@ pub(crate) struct Core<R: Reader> {
     pub(super) fetching: Option<Fetching<Fetch<R::Purpose>>>,
     /// The topic had ended before that read began, so the read covers everything published.
     ended_before: bool,
+    /// The values that cannot be received were reported.
+    has_given_up: bool,
     decode_failures: u64,
 }
 
@@ -53,7 +55,8 @@ impl<R: Reader> Core<R> {
         if !reader.has_begun() {
             begin(&mut reader, &mut subscription)?;
         }
-        Ok(Self { reader, subscription, fetching: None, ended_before: false, decode_failures: 0 })
+        let (ended_before, has_given_up) = (false, false);
+        Ok(Self { reader, subscription, fetching: None, ended_before, has_given_up, decode_failures: 0 })
     }
 
     /// Continues with the next subscription of the same topic, whose reader takes over what this one has received. The old one is
@@ -62,7 +65,8 @@ impl<R: Reader> Core<R> {
         next.reader.resume(&mut self.reader, is_same_epoch);
         std::mem::swap(&mut self.reader, &mut next.reader);
         std::mem::swap(&mut self.subscription, &mut next.subscription);
-        (self.fetching, self.ended_before) = (next.fetching.take(), false);
+        self.fetching = next.fetching.take();
+        (self.ended_before, self.has_given_up) = (false, false);
     }
 
     /// Returns the next value, if there is one, in this form.
@@ -305,7 +309,9 @@ impl<R: Reader> Core<R> {
     /// Reports the end of the topic, after a report of the last values if they cannot be received.
     #[cold]
     fn conclude(&mut self) -> Result<Option<Taken>, ReceiveError> {
-        if let Some(TopicEnd::Ended { published }) = self.subscription.end()
+        // Once: a reader of a landing region finds again that it does not have them.
+        if !std::mem::replace(&mut self.has_given_up, true)
+            && let Some(TopicEnd::Ended { published }) = self.subscription.end()
             && let Some((first_lost, count)) = self.reader.give_up(published)
         {
             return Err(ReceiveError::CutOff { first_lost, count });

@@ -313,7 +313,12 @@ impl SubscriberError {
             }
             Self::Session { source, .. } => !matches!(source, ControlError::Version { .. }),
             Self::Refused { reason, .. } => reason.is_transient(),
-            Self::Unfit { source, .. } => matches!(source, GrantError::Unreadable | GrantError::Incarnation),
+            Self::Unfit { source, .. } => match source {
+                GrantError::Unreadable | GrantError::Incarnation => true,
+                // It died, or ended the topic, after the grant.
+                GrantError::Fabric(error) => error.ends_connection(),
+                _ => false,
+            },
             Self::Fabric(_) => true,
             _ => false,
         }

@@ -266,3 +266,37 @@ fn events_tell_what_was_lost_and_found() {
         .collect();
     assert_eq!(told, ["resumed", "lost", "restarted", "lost"]);
 }
+
+/// A continued table that repeats its commits passes through values of keys that were removed later.
+#[test]
+fn keys_that_were_removed_do_not_come_again_while_their_table_is_repeated() {
+    let dir = tempfile::tempdir().unwrap();
+    let subscribing = anonymous(&dir);
+    for delivery in BOTH {
+        let builder = subscribing.table_subscriber::<u64, u64>("shm:p/t").timeout(TIMEOUT).delivery(delivery);
+        let mut subscriber = builder.persistent().open().unwrap();
+        let publishing = node(&dir, "p");
+        let open = |node: &Node| node.table_publisher::<u64, u64>("t").epoch(epoch()).open().unwrap();
+        let mut publisher = open(&publishing);
+        publisher.put_batch([(&1, &1), (&2, &1)]).unwrap();
+        changes(&mut subscriber, 2);
+        publisher.remove(&1).unwrap();
+        publisher.put(&2, &3).unwrap();
+        changes(&mut subscriber, 2);
+        drop((publisher, publishing));
+
+        let publishing = node(&dir, "p");
+        let mut publisher = open(&publishing);
+        publisher.put_batch([(&1, &1), (&2, &1)]).unwrap();
+        while !subscriber.is_attached() {
+            assert_eq!(subscriber.change_timeout(LITTLE).unwrap(), None);
+        }
+        assert_eq!(changes(&mut subscriber, 0), BTreeMap::new());
+        publisher.remove(&1).unwrap();
+        publisher.put(&2, &3).unwrap();
+        assert_eq!(changes(&mut subscriber, 0), BTreeMap::new());
+        publisher.put_batch([(&1, &4), (&2, &4)]).unwrap();
+        let expected = BTreeMap::from([(1, (Some(4), 0)), (2, (Some(4), 0))]);
+        assert_eq!(changes(&mut subscriber, 2), expected, "{delivery:?}");
+    }
+}

@@ -40,6 +40,8 @@ pub(crate) struct LogReader {
     granted_at: Option<Sequence>,
     /// The next record to be received or reported lost.
     next: Sequence,
+    /// The records up to the end were reported lost.
+    has_given_up: bool,
     /// The position of the next frame.
     position: u64,
     /// The sequence of that frame, if it is known.
@@ -188,6 +190,7 @@ impl LogReader {
             said: 0,
             say_from: u64::MAX,
             counts: SubscriberStats::default(),
+            has_given_up: false,
         }
     }
 
@@ -559,12 +562,13 @@ impl Reader for LogReader {
 
     /// Limited to one: the number is the publisher's, and untrusted.
     fn give_up(&mut self, last: Sequence) -> Option<(Sequence, u64)> {
-        if self.counts.cut_off > 0 {
+        if self.has_given_up {
             return None;
         }
         let count = last.get().checked_sub(self.next.get())?.saturating_add(1);
         let first = std::mem::replace(&mut self.next, last.next());
-        self.counts.cut_off = count;
+        self.has_given_up = true;
+        self.counts.cut_off = self.counts.cut_off.saturating_add(count);
         Some((first, count))
     }
 

@@ -9,6 +9,8 @@ pub(super) struct Recalled {
     pub(super) keys: HashMap<Box<[u8]>, RecalledKey>,
     /// The commit up to which the table was received.
     pub(super) done: Sequence,
+    /// An entry up to this commit is of a key that was removed since, unless the key is one of those received.
+    pub(super) complete: Sequence,
     /// When the newest entry read since was published, ns since the Unix epoch.
     pub(super) published_ns: u64,
 }
@@ -26,12 +28,20 @@ pub(super) struct RecalledKey {
 
 impl Recalled {
     #[inline]
-    pub(super) fn is_empty(&self) -> bool {
-        self.keys.is_empty()
+    pub(super) fn is_over(&self) -> bool {
+        self.keys.is_empty() && self.complete == Sequence::NONE
     }
 
-    /// Forgets the keys that are no longer wanted.
+    /// Forgets the keys that are no longer wanted. Those that were not wanted before were not received.
     pub(super) fn retain(&mut self, interest: &Interest) {
         self.keys.retain(|key, _| interest.includes(key));
+        self.complete = Sequence::NONE;
+    }
+}
+
+impl RecalledKey {
+    /// A key that was removed up to this commit.
+    pub(super) fn removed(until: Sequence) -> Self {
+        Self { sequence: until.next(), number: 0, added: Sequence::NONE }
     }
 }

@@ -14,15 +14,23 @@ impl TableReader {
             // The keys of another epoch are gone with it.
             return;
         }
-        let Recalled { mut keys, done, .. } = std::mem::take(&mut before.recalled);
+        let Recalled { mut keys, done, complete, .. } = std::mem::take(&mut before.recalled);
         for cell in before.directory.iter() {
             let Some(known) = before.cells.get(cell).filter(|known| known.is_reported) else { continue };
-            let (sequence, key) = (known.version.sequence(), before.directory.key(cell));
+            // A damaged value was not received, but one before it was.
+            let is_suspect = before.suspects.contains(&cell);
+            let sequence = if is_suspect { known.added } else { known.version.sequence() };
+            let key = before.directory.key(cell);
             if keys.get(key).is_none_or(|newer| newer.sequence < sequence) {
                 keys.insert(key.into(), RecalledKey { sequence, number: known.number, added: known.added });
             }
         }
-        self.recalled = Recalled { keys, done: done.max(before.done), published_ns: 0 };
+        let complete = complete.max(before.floor.min(before.keys_done));
+        let complete = if before.suspects.is_empty() { complete } else { Sequence::NONE };
+        // A pass that was not over may have received later values.
+        let received = keys.values().map(|key| key.sequence).max();
+        let done = done.max(before.done).max(received.unwrap_or_default());
+        self.recalled = Recalled { keys, done, complete, published_ns: 0 };
     }
 
     /// Compares an entry with what was received of its key. Returns whether it was received already.
@@ -31,7 +39,12 @@ impl TableReader {
         let Entry { stamp, header, is_present } = *entry;
         self.recalled.published_ns = self.recalled.published_ns.max(header.published_ns);
         let key = self.copy.key(entry);
-        let Some(recalled) = self.recalled.keys.get(key).copied() else { return false };
+        let complete = self.recalled.complete;
+        let recalled = match self.recalled.keys.get(key) {
+            Some(recalled) => *recalled,
+            None if stamp.sequence() <= complete => RecalledKey::removed(complete),
+            None => return false,
+        };
         let Some(known) = self.cells.get_mut(cell) else { return false };
         let is_older = stamp.sequence() < recalled.sequence;
         if !is_older {
@@ -61,7 +74,7 @@ impl TableReader {
 
     /// Reports the keys that are gone, once the table has caught up.
     pub(super) fn finish_recalled(&mut self, until: Sequence) {
-        if self.recalled.is_empty() || until < self.recalled.done {
+        if self.recalled.is_over() || until < self.recalled.done {
             return;
         }
         let Recalled { keys, published_ns, .. } = std::mem::take(&mut self.recalled);

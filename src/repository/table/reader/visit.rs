@@ -58,7 +58,7 @@ impl TableReader {
         let is_own = self.learn(cell, entry);
         let is_wanted = is_own && self.wanted.has(cell);
         let Entry { stamp, header, is_present } = *entry;
-        if !self.recalled.is_empty() && self.compare_recalled(cell, entry) {
+        if !self.recalled.is_over() && self.compare_recalled(cell, entry) {
             return None;
         }
         let known = self.cells.get_mut(cell)?;

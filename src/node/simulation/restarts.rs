@@ -51,7 +51,7 @@ enum Source {
     State(StatePublisher<Value>),
     Log(LogPublisher<Value>),
     /// And its table.
-    Table(TablePublisher<u64, Value>, Table),
+    Table(Box<TablePublisher<u64, Value>>, Table),
 }
 
 impl Source {
@@ -84,7 +84,7 @@ impl Source {
         let source = match topic {
             "state" => Self::State(opened!(node.state_publisher(topic).slots(4))),
             "log" => Self::Log(opened!(node.log_publisher(topic).capacity(4096))),
-            _ => Self::Table(opened!(node.table_publisher(topic).capacity(16)), Table::new()),
+            _ => Self::Table(Box::new(opened!(node.table_publisher(topic).capacity(16))), Table::new()),
         };
         let told = story.entry((topic, source.position().0)).or_default();
         told.afters.insert(after.get());

@@ -59,7 +59,8 @@ where
     S: Subscribed + SubscriberHandle<Options: Resumable + Send> + Send + 'static,
 {
     /// Attaches to the topic, like [`SubscriberBuilder::open`], or, if that is not possible at the moment, returns a subscriber that is
-    /// sought in the background. A log that does not exist yet is received from its first record on.
+    /// sought in the background; [`Persistent::open_error`] has the reason. A log that does not exist yet is received from its first
+    /// record on.
     ///
     /// # Errors
     ///
@@ -69,11 +70,11 @@ where
         let target = place?;
         let mut seek = NodeSeek { node: node.clone(), target, terms, samples, slot: Arc::default() };
         match attach::<S>(node, &seek.target, terms, &seek.samples) {
-            Ok(subscriber) => Ok(Persistent::new(Some(subscriber), Box::new(seek))),
+            Ok(subscriber) => Ok(Persistent::new(Ok(subscriber), Box::new(seek))),
             Err(error) if error.is_transient() => {
                 let options = if error.is_absence() { terms.options.resuming(None) } else { terms.options };
                 seek.seek(Terms { options, ..terms }, None);
-                Ok(Persistent::new(None, Box::new(seek)))
+                Ok(Persistent::new(Err(error), Box::new(seek)))
             }
             Err(error) => Err(error),
         }

@@ -19,7 +19,7 @@
 //! - [`FeedPublisher`] publishes events: records of keys in a log, and the values of these keys in a table, with one sequence.
 //!   Whenever a [`FeedSubscriber`] joins, it begins with the values as of one event, and continues with every record after it
 //!   ([`FeedUpdate`], [`FeedEvent`]). After a loss it receives the values of the keys that lost records.
-//! - A [`Persistent`] subscriber of a state, log or table outlives its publisher: it finds the next one, and continues.
+//! - A [`Persistent`] subscriber outlives its publisher: it finds the next one, and continues.
 //! - Notices let a subscriber sleep until a value is published: enable them with `notices` of its builder. [`NoticePath`] says
 //!   how the subscriber is notified, [`NoticeCounts`] what has arrived.
 //! - A [`Listener`] reverses the connection: publishers dial the subscriber's node with [`Node::dial_subscriber`].
@@ -117,8 +117,8 @@ pub use memory::MemoryError;
 pub use metrics::{Counter, Unit};
 pub use node::{
     DialError, Directory, DirectoryError, FeedPublisherBuilder, FeedSubscriberBuilder, Listener,
-    ListenerBuilder, Node, NodeBuilder, NodeError, PersistentBuilder, PublisherBuilder, SubscriberBuilder,
-    TopicListing,
+    ListenerBuilder, Node, NodeBuilder, NodeError, PersistentBuilder, PersistentFeedBuilder,
+    PublisherBuilder, SubscriberBuilder, TopicListing,
 };
 pub use notice::NoticeCounts;
 pub use payload::{
@@ -134,9 +134,9 @@ pub use repository::state::StateTopic;
 pub use repository::table::TableTopic;
 pub use subscriber::{
     AnySubscriber, AttachError, Change, Changes, FeedEvent, FeedSubscriber, FeedUpdate, GrantError,
-    LogSubscriber, NoticePath, Persistent, ReceiveError, RecordUpdate, Sample, SampleRef, Samples, Snapshot,
-    SnapshotEntry, StateSubscriber, Subscribed, Subscriber, SubscriberError, TableSubscriber, TopicKind,
-    ValueUpdate,
+    LogSubscriber, NoticePath, Persistent, ReceiveError, RecordUpdate, Renewable, Sample, SampleRef, Samples,
+    Snapshot, SnapshotEntry, StateSubscriber, Subscribed, Subscriber, SubscriberError, TableSubscriber,
+    TopicKind, ValueUpdate,
 };
 
 /// Compiles the examples of README.md.

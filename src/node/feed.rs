@@ -7,16 +7,18 @@ use std::time::Duration;
 
 use serde::{Serialize, de::DeserializeOwned};
 
+use super::persistent::{Opening, ResumingOptions as _, persistent};
 use super::terms::Terms;
 use super::{Node, PublisherBuilder, SubscriberBuilder};
 use crate::fabric::Target;
 use crate::id::{Delivery, Epoch};
 use crate::publisher::{FeedPublisher, LenLimit, PublisherError, fresh_incarnation};
 use crate::repository::feed::FeedRecord;
-use crate::repository::log::LogTopic;
+use crate::repository::log::{LogStart, LogTopic};
 use crate::repository::table::TableTopic;
 use crate::subscriber::{
-    FeedSubscriber, GrantError, LogSubscriber, Subscribed, SubscriberError, TableSubscriber,
+    FeedSubscriber, GrantError, LogSubscriber, Persistent, Position, Subscribed, SubscriberError,
+    TableSubscriber,
 };
 
 /// Attempts to open log and table of one incarnation.
@@ -146,7 +148,7 @@ where
     record: PhantomData<fn() -> R>,
 }
 
-impl<K, R, V> FeedSubscriberBuilder<'_, K, R, V>
+impl<'a, K, R, V> FeedSubscriberBuilder<'a, K, R, V>
 where
     K: Serialize + DeserializeOwned + Eq + Hash + Clone + Send + 'static,
     R: Serialize + DeserializeOwned + Send + 'static,
@@ -225,42 +227,132 @@ where
     /// Those of [`SubscriberBuilder::open`], for the feed's name, or that name and `/table`. [`GrantError::Incarnation`] if the two
     /// are not of one feed.
     pub fn open(self) -> Result<FeedSubscriber<K, R, V>, SubscriberError> {
+        let (node, opening) = self.opening()?;
+        opening.open(node)
+    }
+
+    /// Makes the subscriber outlive its publishers: see [`Persistent`](crate::Persistent). The settings apply to each of its
+    /// subscriptions.
+    pub fn persistent(self) -> PersistentFeedBuilder<'a, K, R, V> {
+        PersistentFeedBuilder(self)
+    }
+
+    fn opening(self) -> Result<(&'a Node, FeedOpening<K, R, V>), SubscriberError> {
         let Self { settings: SubscriberBuilder { node, place, terms, samples, .. }, interval, .. } = self;
         let log = place?;
         let table = Target { address: log.address.clone(), topic: table_of(log.topic.as_str()).parse()? };
-        let with_notices = terms;
-        let terms = Terms { notices: interval.is_some() && terms.notices, ..terms };
-        let open_table = || open_one::<TableSubscriber<K, V>, _>(node, &table, terms, &samples);
-        if let Some(interval) = interval {
-            return Ok(FeedSubscriber::of_values(log.topic, open_table()?, interval));
-        }
-        for _ in 0..ATTEMPTS_MAX {
-            // The log first: it has every record after the cut that the table is read for.
-            let records: LogSubscriber<FeedRecord<K, R>> = open_one(node, &log, with_notices, &samples)?;
-            let values = open_table()?;
-            // Otherwise the publisher was replaced meanwhile.
-            if records.incarnation() == values.incarnation() {
-                return Ok(FeedSubscriber::of_records(log.topic, records, values));
-            }
-        }
-        Err(SubscriberError::Unfit { target: log, source: GrantError::Incarnation })
+        let types = PhantomData;
+        Ok((node, FeedOpening { log, table, terms, samples, interval, start: LogStart::Newest, types }))
     }
 }
 
-/// Opens a subscriber of the log or the table.
-fn open_one<S: Subscribed, O>(
-    node: &Node,
+/// Sets up a [`Persistent`] subscriber of a feed.
+///
+/// Send and Sync.
+#[derive(Debug)]
+#[must_use = "a builder does nothing until it is opened"]
+pub struct PersistentFeedBuilder<'a, K, R, V>(FeedSubscriberBuilder<'a, K, R, V>)
+where
+    K: Serialize + DeserializeOwned + Send + 'static,
+    R: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static;
+
+impl<K, R, V> PersistentFeedBuilder<'_, K, R, V>
+where
+    K: Serialize + DeserializeOwned + Eq + Hash + Clone + Send + 'static,
+    R: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+    /// Attaches to the feed, like [`FeedSubscriberBuilder::open`], or, if that is not possible at the moment, returns a subscriber that
+    /// is sought in the background.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`FeedSubscriberBuilder::open`] for which another attempt makes no sense: see [`SubscriberError::is_transient`].
+    pub fn open(self) -> Result<Persistent<FeedSubscriber<K, R, V>>, SubscriberError> {
+        let (node, opening) = self.0.opening()?;
+        persistent(node, opening)
+    }
+}
+
+/// What it takes to open a subscriber of a feed.
+struct FeedOpening<K, R, V> {
+    log: Target,
+    table: Target,
+    terms: Terms<()>,
+    samples: Vec<String>,
+    interval: Option<Duration>,
+    /// Where in the log.
+    start: LogStart,
+    types: Types<K, R, V>,
+}
+
+/// The types of a feed.
+type Types<K, R, V> = PhantomData<fn() -> (K, R, V)>;
+
+impl<K, R, V> Clone for FeedOpening<K, R, V> {
+    fn clone(&self) -> Self {
+        let Self { log, table, samples, terms, interval, start, types } = self;
+        let (log, table, samples) = (log.clone(), table.clone(), samples.clone());
+        Self { log, table, samples, terms: *terms, interval: *interval, start: *start, types: *types }
+    }
+}
+
+impl<K, R, V> Opening for FeedOpening<K, R, V>
+where
+    K: Serialize + DeserializeOwned + Eq + Hash + Clone + Send + 'static,
+    R: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+    type Handle = FeedSubscriber<K, R, V>;
+
+    fn target(&self) -> &Target {
+        &self.log
+    }
+
+    fn open(&self, node: &Node) -> Result<FeedSubscriber<K, R, V>, SubscriberError> {
+        let Self { log, table, terms, samples, interval, start, .. } = self;
+        let notices = interval.is_some() && terms.notices;
+        let open_table = || {
+            let builder = one::<TableSubscriber<K, V>, _>(node, table, Terms { notices, ..*terms }, samples);
+            builder.open()
+        };
+        if let Some(interval) = *interval {
+            return Ok(FeedSubscriber::of_values(log.topic.clone(), open_table()?, interval));
+        }
+        for _ in 0..ATTEMPTS_MAX {
+            // The log first: it has every record after the cut that the table is read for.
+            let builder = one::<LogSubscriber<FeedRecord<K, R>>, _>(node, log, *terms, samples);
+            let records = builder.start(*start).open()?;
+            let values = open_table()?;
+            // Otherwise the publisher was replaced meanwhile.
+            if records.incarnation() == values.incarnation() {
+                return Ok(FeedSubscriber::of_records(log.topic.clone(), records, values));
+            }
+        }
+        Err(SubscriberError::Unfit { target: log.clone(), source: GrantError::Incarnation })
+    }
+
+    /// A feed that did not exist is joined like any other, with the values of its keys.
+    fn resuming(&self, lost: Option<Position>) -> Self {
+        let start = lost.map_or(LogStart::Newest, |lost| LogStart::Newest.resuming(Some(lost)));
+        Self { start, ..self.clone() }
+    }
+}
+
+/// A subscriber of the log or the table.
+fn one<'a, S: Subscribed, O>(
+    node: &'a Node,
     target: &Target,
     terms: Terms<O>,
     samples: &[String],
-) -> Result<S, SubscriberError> {
+) -> SubscriberBuilder<'a, S> {
     let mut builder = SubscriberBuilder::<S>::new(node, target.clone());
     let Terms { delivery, timeout, region_len_max, notices, .. } = terms;
     builder.terms = Terms { delivery, timeout, region_len_max, notices, ..builder.terms };
     samples.clone_into(&mut builder.samples);
-    builder.open()
+    builder
 }
-
 impl<K, R, V> fmt::Debug for FeedPublisherBuilder<'_, K, R, V>
 where
     K: Serialize + DeserializeOwned + Send + 'static,

@@ -35,7 +35,7 @@ use std::time::Duration;
 
 pub use builder::{NodeBuilder, NodeError};
 pub use directory::{Directory, DirectoryError, TopicListing};
-pub use feed::{FeedPublisherBuilder, FeedSubscriberBuilder};
+pub use feed::{FeedPublisherBuilder, FeedSubscriberBuilder, PersistentFeedBuilder};
 pub use invitation::DialError;
 pub use listener::Listener;
 pub use persistent::PersistentBuilder;

@@ -14,7 +14,8 @@ use crate::fabric::Target;
 use crate::id::Epoch;
 use crate::repository::log::LogStart;
 use crate::subscriber::{
-    Persistent, Position, ReceiveError, Seek, Subscribed, SubscriberError, SubscriberHandle,
+    Persistent, Position, ReceiveError, Renewable, RenewableHandle, Seek, Subscribed, SubscriberError,
+    SubscriberHandle,
 };
 
 impl<'a, S: Subscribed> SubscriberBuilder<'a, S> {
@@ -33,16 +34,16 @@ impl<'a, S: Subscribed> SubscriberBuilder<'a, S> {
 pub struct PersistentBuilder<'a, S: Subscribed>(SubscriberBuilder<'a, S>);
 
 /// The options of a later subscription.
-pub(crate) trait Resumable {
+pub(super) trait ResumingOptions {
     /// Returns the options to continue after a subscription, or to begin with a topic that did not exist before.
     fn resuming(self, lost: Option<Position>) -> Self;
 }
 
-impl Resumable for () {
+impl ResumingOptions for () {
     fn resuming(self, _: Option<Position>) -> Self {}
 }
 
-impl Resumable for LogStart {
+impl ResumingOptions for LogStart {
     fn resuming(self, lost: Option<Position>) -> Self {
         match (self, lost) {
             (_, Some(Position { epoch, last })) => Self::Resume { epoch, after: last },
@@ -56,7 +57,7 @@ impl Resumable for LogStart {
 #[expect(private_bounds, reason = "no other item names the options of a subscriber")]
 impl<S> PersistentBuilder<'_, S>
 where
-    S: Subscribed + SubscriberHandle<Options: Resumable + Send> + Send + 'static,
+    S: Subscribed + SubscriberHandle<Options: ResumingOptions + Send> + Send + 'static,
 {
     /// Attaches to the topic, like [`SubscriberBuilder::open`], or, if that is not possible at the moment, returns a subscriber that is
     /// sought in the background; [`Persistent::open_error`] has the reason. A log that does not exist yet is received from its first
@@ -67,74 +68,122 @@ where
     /// Those of [`SubscriberBuilder::open`] for which another attempt makes no sense: see [`SubscriberError::is_transient`].
     pub fn open(self) -> Result<Persistent<S>, SubscriberError> {
         let SubscriberBuilder { node, place, terms, samples, .. } = self.0;
-        let target = place?;
-        let mut seek = NodeSeek { node: node.clone(), target, terms, samples, slot: Arc::default() };
-        match attach::<S>(node, &seek.target, terms, &seek.samples) {
-            Ok(subscriber) => Ok(Persistent::new(Ok(subscriber), Box::new(seek))),
-            Err(error) if error.is_transient() => {
-                let options = if error.is_absence() { terms.options.resuming(None) } else { terms.options };
-                seek.seek(Terms { options, ..terms }, None);
-                Ok(Persistent::new(Err(error), Box::new(seek)))
-            }
-            Err(error) => Err(error),
+        persistent(node, TopicOpening::<S> { target: place?, terms, samples })
+    }
+}
+
+/// What it takes to open a subscriber, again and again.
+pub(super) trait Opening: Clone + Send + 'static {
+    /// The subscriber.
+    type Handle: Renewable + RenewableHandle + Send + 'static;
+
+    /// What it subscribes to.
+    fn target(&self) -> &Target;
+
+    /// Opens it. Blocks.
+    fn open(&self, node: &Node) -> Result<Self::Handle, SubscriberError>;
+
+    /// Returns what it takes to continue after this position, or to begin with a topic that did not exist before.
+    fn resuming(&self, lost: Option<Position>) -> Self;
+}
+
+/// Opens a subscriber now or, if that is not possible at the moment, seeks it.
+pub(super) fn persistent<O: Opening>(
+    node: &Node,
+    opening: O,
+) -> Result<Persistent<O::Handle>, SubscriberError> {
+    let first = opening.open(node);
+    let seek = NodeSeek { node: node.clone(), opening, slot: Arc::default() };
+    match first {
+        Ok(subscriber) => Ok(Persistent::new(Ok(subscriber), Box::new(seek))),
+        Err(error) if error.is_transient() => {
+            let opening = if error.is_absence() { seek.opening.resuming(None) } else { seek.opening.clone() };
+            seek.seek(opening, None);
+            Ok(Persistent::new(Err(error), Box::new(seek)))
         }
+        Err(error) => Err(error),
+    }
+}
+
+/// A subscriber of one topic.
+struct TopicOpening<S: Subscribed> {
+    target: Target,
+    terms: Terms<S::Options>,
+    samples: Vec<String>,
+}
+
+impl<S: Subscribed> Clone for TopicOpening<S> {
+    fn clone(&self) -> Self {
+        let Self { target, terms, samples } = self;
+        Self { target: target.clone(), terms: *terms, samples: samples.clone() }
+    }
+}
+
+impl<S> Opening for TopicOpening<S>
+where
+    S: Subscribed + SubscriberHandle<Options: ResumingOptions + Send> + Send + 'static,
+{
+    type Handle = S;
+
+    fn target(&self) -> &Target {
+        &self.target
+    }
+
+    fn open(&self, node: &Node) -> Result<S, SubscriberError> {
+        let mut builder = SubscriberBuilder::<S>::new(node, self.target.clone());
+        builder.terms = self.terms;
+        self.samples.clone_into(&mut builder.samples);
+        builder.open()
+    }
+
+    fn resuming(&self, lost: Option<Position>) -> Self {
+        let options = self.terms.options.resuming(lost);
+        Self { terms: Terms { options, ..self.terms }, ..self.clone() }
     }
 }
 
 /// Seeks a subscription for its handle.
-struct NodeSeek<S: Subscribed> {
+struct NodeSeek<O: Opening> {
     node: Node,
-    target: Target,
-    terms: Terms<S::Options>,
-    samples: Vec<String>,
-    slot: Arc<Slot<S>>,
+    opening: O,
+    slot: Arc<Slot<O::Handle>>,
 }
 
 /// What was found and not taken yet.
 type Slot<S> = Mutex<Option<Result<S, SubscriberError>>>;
 
 /// A subscription that is sought for a handle, unless that or the node is gone.
-struct Wanted<S: Subscribed> {
+struct Wanted<O: Opening> {
     node: Weak<NodeInner>,
-    target: Target,
-    terms: Terms<S::Options>,
-    samples: Vec<String>,
+    opening: O,
     /// The epoch of the one that was lost.
     lost: Option<Epoch>,
-    slot: Weak<Slot<S>>,
+    slot: Weak<Slot<O::Handle>>,
     /// An error that another attempt may not mend was reported.
     has_reported: bool,
 }
 
-impl<S> NodeSeek<S>
-where
-    S: Subscribed + SubscriberHandle<Options: Resumable + Send> + Send + 'static,
-{
-    fn seek(&mut self, terms: Terms<S::Options>, lost: Option<Epoch>) {
+impl<O: Opening> NodeSeek<O> {
+    fn seek(&self, opening: O, lost: Option<Epoch>) {
         let (node, slot) = (Arc::downgrade(&self.node.inner), Arc::downgrade(&self.slot));
-        let (target, samples) = (self.target.clone(), self.samples.clone());
-        let wanted = Wanted { node, target, terms, samples, lost, slot, has_reported: false };
-        self.node.inner.shared.seeking.seek(&self.target.address, Box::new(wanted));
+        let wanted = Wanted { node, opening, lost, slot, has_reported: false };
+        self.node.inner.shared.seeking.seek(&self.opening.target().address, Box::new(wanted));
     }
 }
 
-impl<S> Seek<S> for NodeSeek<S>
-where
-    S: Subscribed + SubscriberHandle<Options: Resumable + Send> + Send + 'static,
-{
+impl<O: Opening> Seek<O::Handle> for NodeSeek<O> {
     fn begin(&mut self, lost: Position, reason: &ReceiveError) {
-        let (target, reason) = (self.target.to_string(), ErrorChain(reason).to_string());
+        let (target, reason) = (self.opening.target().to_string(), ErrorChain(reason).to_string());
         self.node.core().tell(&Event::Lost { target, reason });
-        let options = self.terms.options.resuming(Some(lost));
-        self.seek(Terms { options, ..self.terms }, Some(lost.epoch));
+        self.seek(self.opening.resuming(Some(lost)), Some(lost.epoch));
     }
 
-    fn poll(&mut self) -> Option<Result<S, SubscriberError>> {
+    fn poll(&mut self) -> Option<Result<O::Handle, SubscriberError>> {
         self.slot.lock().take()
     }
 
     fn target(&self) -> &Target {
-        &self.target
+        self.opening.target()
     }
 
     fn clock(&self) -> &Arc<dyn Clock> {
@@ -142,18 +191,15 @@ where
     }
 }
 
-impl<S> Sought for Wanted<S>
-where
-    S: Subscribed + SubscriberHandle<Options: Resumable + Send> + Send + 'static,
-{
+impl<O: Opening> Sought for Wanted<O> {
     fn attempt(&mut self) -> Attempt {
         let (Some(inner), Some(slot)) = (self.node.upgrade(), self.slot.upgrade()) else {
             return Attempt::Done;
         };
         let node = Node { inner };
-        match attach::<S>(&node, &self.target, self.terms, &self.samples) {
+        match self.opening.open(&node) {
             Ok(subscriber) => {
-                let (target, epoch) = (self.target.to_string(), subscriber.position().epoch);
+                let (target, epoch) = (self.opening.target().to_string(), subscriber.position().epoch);
                 node.core().tell(&match self.lost {
                     Some(lost) if lost != epoch => Event::Restarted { target, epoch },
                     _ => Event::Resumed { target, epoch },
@@ -173,16 +219,4 @@ where
             }
         }
     }
-}
-
-fn attach<S: Subscribed>(
-    node: &Node,
-    target: &Target,
-    terms: Terms<S::Options>,
-    samples: &[String],
-) -> Result<S, SubscriberError> {
-    let mut builder = SubscriberBuilder::<S>::new(node, target.clone());
-    builder.terms = terms;
-    samples.clone_into(&mut builder.samples);
-    builder.open()
 }

@@ -556,6 +556,7 @@ mod ends;
 mod feeds;
 mod logs;
 mod notices;
+mod restarted_feeds;
 mod slow_feeds;
 mod strange_feeds;
 mod tables;

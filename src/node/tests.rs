@@ -499,4 +499,5 @@ mod many;
 mod notices;
 mod numbering;
 mod persistent;
+mod persistent_feeds;
 mod table;

@@ -2,8 +2,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    GrantError, LogSubscriber, Position, ReceiveError, Sample, SampleRef, StateSubscriber, Subscribed,
-    Subscriber, SubscriberHandle, Subscription,
+    GrantError, LogSubscriber, Position, ReceiveError, Renewable, RenewableHandle, Sample, SampleRef,
+    StateSubscriber, Subscribed, Subscriber, SubscriberHandle, Subscription,
 };
 use crate::fabric::FabricError;
 use crate::id::{Delivery, Epoch, Kind, Sequence, TopicName};
@@ -162,19 +162,9 @@ impl<T: Payload> Subscribed for AnySubscriber<T> {
     }
 }
 
-impl<T: Payload> SubscriberHandle for AnySubscriber<T> {
-    type Payload = T;
-    type Options = LogStart;
-    const KIND: Option<Kind> = None;
+impl<T: Payload> Renewable for AnySubscriber<T> {}
 
-    fn open(subscription: Subscription, start: LogStart) -> Result<Self, GrantError> {
-        Ok(match subscription.granted.geometry {
-            Geometry::State(_) => Self::State(Box::new(SubscriberHandle::open(subscription, ())?)),
-            Geometry::Log(_) => Self::Log(Box::new(SubscriberHandle::open(subscription, start)?)),
-            Geometry::Table(_) => Self::Table(Box::new(SubscriberHandle::open(subscription, ())?)),
-        })
-    }
-
+impl<T: Payload> RenewableHandle for AnySubscriber<T> {
     fn wait(&mut self, waited_ns: u64, timeout: Duration) -> Result<(), FabricError> {
         inside!(self, subscriber => subscriber.wait(waited_ns, timeout))
     }
@@ -191,6 +181,20 @@ impl<T: Payload> SubscriberHandle for AnySubscriber<T> {
             // The next publisher's topic is of another kind.
             (subscriber, next) => *subscriber = next,
         }
+    }
+}
+
+impl<T: Payload> SubscriberHandle for AnySubscriber<T> {
+    type Payload = T;
+    type Options = LogStart;
+    const KIND: Option<Kind> = None;
+
+    fn open(subscription: Subscription, start: LogStart) -> Result<Self, GrantError> {
+        Ok(match subscription.granted.geometry {
+            Geometry::State(_) => Self::State(Box::new(SubscriberHandle::open(subscription, ())?)),
+            Geometry::Log(_) => Self::Log(Box::new(SubscriberHandle::open(subscription, start)?)),
+            Geometry::Table(_) => Self::Table(Box::new(SubscriberHandle::open(subscription, ())?)),
+        })
     }
 
     fn subscription(&mut self) -> &mut Subscription {

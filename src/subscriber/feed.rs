@@ -18,7 +18,7 @@ use self::update::{Advance, EventEnd, Received, Updates};
 pub use self::update::{FeedEvent, FeedUpdate, RecordUpdate, ValueUpdate};
 use super::subscription::PAUSE;
 use super::table::{TableSubscriber, matches};
-use super::{LogSubscriber, NoticePath, ReceiveError, Sample};
+use super::{LogSubscriber, NoticePath, Position, ReceiveError, Renewable, RenewableHandle, Sample};
 use crate::clock::saturate;
 use crate::fabric::FabricError;
 use crate::id::{Delivery, Epoch, Sequence, TopicName};
@@ -443,8 +443,22 @@ where
             outcome = poll(self);
         }
     }
+}
 
-    /// Waits before the next poll.
+impl<K, R, V> Renewable for FeedSubscriber<K, R, V>
+where
+    K: Serialize + DeserializeOwned + Eq + Hash + Clone + Send + 'static,
+    R: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+}
+
+impl<K, R, V> RenewableHandle for FeedSubscriber<K, R, V>
+where
+    K: Serialize + DeserializeOwned + Eq + Hash + Clone + Send + 'static,
+    R: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
     fn wait(&mut self, waited_ns: u64, timeout: Duration) -> Result<(), FabricError> {
         match &mut self.reception {
             // The table's landing region is behind: nothing notifies of it.
@@ -463,6 +477,27 @@ where
                     Ok(())
                 }
             },
+        }
+    }
+
+    fn position(&self) -> Position {
+        let last = match &self.reception {
+            Reception::Records(records) => records.covered(),
+            Reception::Conflated(_) => self.table.last(),
+        };
+        Position { epoch: self.epoch(), last }
+    }
+
+    fn renew(&mut self, next: Self, is_same_epoch: bool) {
+        let Self { table, reception, event_len_max, .. } = next;
+        self.table.renew(table, is_same_epoch);
+        self.event_len_max = event_len_max;
+        if let (Reception::Records(records), Reception::Records(next)) = (&mut self.reception, reception) {
+            records.renew(*next, is_same_epoch);
+        }
+        if !is_same_epoch {
+            (self.updates, self.failure, self.is_begun) = (Updates::default(), None, false);
+            self.event.clear();
         }
     }
 }

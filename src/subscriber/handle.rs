@@ -50,7 +50,7 @@ pub(crate) trait Readable {
 /// A subscriber of one topic: [`StateSubscriber`](crate::StateSubscriber), [`LogSubscriber`](crate::LogSubscriber),
 /// [`TableSubscriber`](crate::TableSubscriber) or [`AnySubscriber`](crate::AnySubscriber). This trait is sealed.
 #[expect(private_bounds, reason = "the trait is sealed by it")]
-pub trait Subscribed: SubscriberHandle {
+pub trait Subscribed: SubscriberHandle + Renewable {
     /// The type of the values that it receives.
     type Value;
 
@@ -60,6 +60,23 @@ pub trait Subscribed: SubscriberHandle {
     ///
     /// Those of the same method there.
     fn try_next(&mut self) -> Result<Option<Sample<Self::Value>>, ReceiveError>;
+}
+
+/// A subscriber that can be [`Persistent`](crate::Persistent): one of a topic ([`Subscribed`]), or a
+/// [`FeedSubscriber`](crate::FeedSubscriber). This trait is sealed.
+#[expect(private_bounds, reason = "the trait is sealed by it")]
+pub trait Renewable: RenewableHandle {}
+
+/// What a persistent subscriber needs from the one that is attached.
+pub(crate) trait RenewableHandle: Sized {
+    /// Waits a little for the next value: less after it has `waited_ns`, and at most until `timeout`.
+    fn wait(&mut self, waited_ns: u64, timeout: Duration) -> Result<(), FabricError>;
+
+    /// What it has received.
+    fn position(&self) -> Position;
+
+    /// Continues with the next subscription of the same topic or feed.
+    fn renew(&mut self, next: Self, is_same_epoch: bool);
 }
 
 /// What a node and an inspector need from a subscriber.
@@ -73,15 +90,6 @@ pub(crate) trait SubscriberHandle: Sized {
 
     /// Opens a subscriber from a grant. Its starting position is fixed on return.
     fn open(subscription: Subscription, options: Self::Options) -> Result<Self, GrantError>;
-
-    /// Waits a little for the next value: less after it has `waited_ns`, and at most until `timeout`.
-    fn wait(&mut self, waited_ns: u64, timeout: Duration) -> Result<(), FabricError>;
-
-    /// What it has received.
-    fn position(&self) -> Position;
-
-    /// Continues with the next subscription of the same topic.
-    fn renew(&mut self, next: Self, is_same_epoch: bool);
 
     /// The source of its bytes, its grant, and its end.
     fn subscription(&mut self) -> &mut Subscription;
@@ -248,15 +256,9 @@ impl<K: TopicKind, T: Payload> Subscribed for Subscriber<K, T> {
     }
 }
 
-impl<K: TopicKind, T: Payload> SubscriberHandle for Subscriber<K, T> {
-    type Payload = T;
-    type Options = <K::Reader as Reader>::Options;
-    const KIND: Option<Kind> = Some(K::Reader::KIND);
+impl<K: TopicKind, T: Payload> Renewable for Subscriber<K, T> {}
 
-    fn open(subscription: Subscription, options: Self::Options) -> Result<Self, GrantError> {
-        Ok(Self { core: Core::open(subscription, options)?, payload: PhantomData })
-    }
-
+impl<K: TopicKind, T: Payload> RenewableHandle for Subscriber<K, T> {
     fn wait(&mut self, waited_ns: u64, timeout: Duration) -> Result<(), FabricError> {
         self.core.wait(waited_ns, timeout)
     }
@@ -267,6 +269,16 @@ impl<K: TopicKind, T: Payload> SubscriberHandle for Subscriber<K, T> {
 
     fn renew(&mut self, mut next: Self, is_same_epoch: bool) {
         self.core.renew(&mut next.core, is_same_epoch);
+    }
+}
+
+impl<K: TopicKind, T: Payload> SubscriberHandle for Subscriber<K, T> {
+    type Payload = T;
+    type Options = <K::Reader as Reader>::Options;
+    const KIND: Option<Kind> = Some(K::Reader::KIND);
+
+    fn open(subscription: Subscription, options: Self::Options) -> Result<Self, GrantError> {
+        Ok(Self { core: Core::open(subscription, options)?, payload: PhantomData })
     }
 
     fn subscription(&mut self) -> &mut Subscription {

@@ -1,11 +1,13 @@
 use std::fmt;
+use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
-    AnySubscriber, Change, Position, ReceiveError, Sample, Subscribed, SubscriberError, TableSubscriber,
+    AnySubscriber, Change, FeedEvent, FeedSubscriber, FeedUpdate, Position, ReceiveError, Renewable, Sample,
+    Subscribed, SubscriberError, TableSubscriber,
 };
 use crate::clock::{Clock, saturate};
 use crate::fabric::Target;
@@ -17,8 +19,9 @@ const SEEK_PAUSE: Duration = Duration::from_millis(1);
 /// A subscriber that outlives its publishers: when its publisher dies, stops or cannot be reached, it finds the next publisher of the
 /// topic at the same address, and continues. It never ends.
 ///
-/// [`persistent`](crate::SubscriberBuilder::persistent) begins one of a state, a log, a table, or any of them. The topic need not exist
-/// yet when it is opened. It receives like the subscriber `S`, with these differences:
+/// [`persistent`](crate::SubscriberBuilder::persistent) begins one of a state, a log, a table, or any of them, and
+/// [`persistent`](crate::FeedSubscriberBuilder::persistent) one of a feed. The topic need not exist yet when it is opened. It receives
+/// like the subscriber `S`, with these differences:
 ///
 /// - [`ReceiveError::Ended`] and [`ReceiveError::Gone`] are not reported. The subscriber seeks the publisher instead, in the
 ///   background: at once, and then again and again after growing, random pauses, so that a crowd of subscribers does not attach at the
@@ -28,7 +31,7 @@ const SEEK_PAUSE: Duration = Duration::from_millis(1);
 ///   publisher still has them, and the others are reported lost. Of a table it receives the keys that have changed or are gone.
 /// - If that publisher has another epoch, its values have nothing to do with the earlier ones. [`ReceiveError::Restarted`] is reported
 ///   once, before the first of its values: discard what earlier ones added up to. A log begins with its first record, a table with all
-///   keys.
+///   keys, a feed with the values of all keys.
 /// - An error that another attempt is not likely to mend, for example that the topic now has another type, is reported once
 ///   ([`ReceiveError::NotResumed`]). The subscriber still seeks.
 ///
@@ -58,7 +61,7 @@ const SEEK_PAUSE: Duration = Duration::from_millis(1);
 /// ```
 ///
 /// Send, not Sync: it may be sent to another thread, and receives on one at a time.
-pub struct Persistent<S: Subscribed> {
+pub struct Persistent<S: Renewable> {
     /// The one attached, or attached last.
     subscriber: Option<S>,
     is_attached: bool,
@@ -87,7 +90,7 @@ pub(crate) trait Seek<S>: Send {
     fn clock(&self) -> &Arc<dyn Clock>;
 }
 
-impl<S: Subscribed> Persistent<S> {
+impl<S: Renewable> Persistent<S> {
     /// Creates a subscriber that is attached, or is sought already because of an error.
     pub(crate) fn new(opened: Result<S, SubscriberError>, seek: Box<dyn Seek<S>>) -> Self {
         let is_attached = opened.is_ok();
@@ -96,16 +99,6 @@ impl<S: Subscribed> Persistent<S> {
             Err(error) => (None, Some(error)),
         };
         Self { subscriber, is_attached, seek, open_error, settings: Vec::new() }
-    }
-
-    /// Receives the next value, if there is one, like [`Subscriber::try_receive`](crate::Subscriber::try_receive). Does not block.
-    ///
-    /// # Errors
-    ///
-    /// Those of the same method there, except [`ReceiveError::Ended`] and [`ReceiveError::Gone`]; [`ReceiveError::Restarted`] and
-    /// [`ReceiveError::NotResumed`]. The next call continues after them.
-    pub fn try_receive(&mut self) -> Result<Option<Sample<S::Value>>, ReceiveError> {
-        self.receive_by(S::try_next)
     }
 
     /// Receives by another method of the subscriber, which must not wait: for values in a form that [`Self::try_receive`] does not have.
@@ -133,28 +126,6 @@ impl<S: Subscribed> Persistent<S> {
         receive: impl FnOnce(&mut S) -> Result<Option<V>, ReceiveError>,
     ) -> Result<Option<V>, ReceiveError> {
         self.receive_by(receive)
-    }
-
-    /// Receives the next value, waiting up to `timeout` for it, or for a publisher and it; `None` when it expires. Waits like
-    /// [`Subscriber::receive_timeout`](crate::Subscriber::receive_timeout) while it is attached.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Self::try_receive`]; `Contended` only if it lasts beyond the timeout.
-    pub fn receive_timeout(&mut self, timeout: Duration) -> Result<Option<Sample<S::Value>>, ReceiveError> {
-        self.wait_for(timeout, Self::try_receive)
-    }
-
-    /// Returns an iterator over all further values, which waits for each without a timeout. It yields errors and continues after them,
-    /// and never ends.
-    pub fn samples(&mut self) -> impl Iterator<Item = Result<Sample<S::Value>, ReceiveError>> + '_ {
-        std::iter::from_fn(move || {
-            loop {
-                if let Some(received) = self.receive_timeout(Duration::MAX).transpose() {
-                    return Some(received);
-                }
-            }
-        })
     }
 
     /// Returns what it subscribes to.
@@ -218,6 +189,8 @@ impl<S: Subscribed> Persistent<S> {
                 self.seek.begin(subscriber.position(), &end);
                 Ok(None)
             }
+            // The session reports its end soon.
+            Err(ReceiveError::Fabric(error)) if error.ends_connection() => Ok(None),
             received => received,
         }
     }
@@ -268,6 +241,40 @@ impl<S: Subscribed> Persistent<S> {
     }
 }
 
+impl<S: Subscribed> Persistent<S> {
+    /// Receives the next value, if there is one, like [`Subscriber::try_receive`](crate::Subscriber::try_receive). Does not block.
+    ///
+    /// # Errors
+    ///
+    /// Those of the same method there, except [`ReceiveError::Ended`] and [`ReceiveError::Gone`]; [`ReceiveError::Restarted`] and
+    /// [`ReceiveError::NotResumed`]. The next call continues after them.
+    pub fn try_receive(&mut self) -> Result<Option<Sample<S::Value>>, ReceiveError> {
+        self.receive_by(S::try_next)
+    }
+
+    /// Receives the next value, waiting up to `timeout` for it, or for a publisher and it; `None` when it expires. Waits like
+    /// [`Subscriber::receive_timeout`](crate::Subscriber::receive_timeout) while it is attached.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::try_receive`]; `Contended` only if it lasts beyond the timeout.
+    pub fn receive_timeout(&mut self, timeout: Duration) -> Result<Option<Sample<S::Value>>, ReceiveError> {
+        self.wait_for(timeout, Self::try_receive)
+    }
+
+    /// Returns an iterator over all further values, which waits for each without a timeout. It yields errors and continues after them,
+    /// and never ends.
+    pub fn samples(&mut self) -> impl Iterator<Item = Result<Sample<S::Value>, ReceiveError>> + '_ {
+        std::iter::from_fn(move || {
+            loop {
+                if let Some(received) = self.receive_timeout(Duration::MAX).transpose() {
+                    return Some(received);
+                }
+            }
+        })
+    }
+}
+
 impl<K, V> Persistent<TableSubscriber<K, V>>
 where
     K: Serialize + DeserializeOwned + Send + 'static,
@@ -292,6 +299,50 @@ where
     }
 }
 
+impl<K, R, V> Persistent<FeedSubscriber<K, R, V>>
+where
+    K: Serialize + DeserializeOwned + Eq + Hash + Clone + Send + 'static,
+    R: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+    /// Receives the next update, if there is one, like [`FeedSubscriber::try_update`].
+    ///
+    /// # Errors
+    ///
+    /// Those of the same method there, except [`ReceiveError::Ended`] and [`ReceiveError::Gone`]; [`ReceiveError::Restarted`] and
+    /// [`ReceiveError::NotResumed`].
+    pub fn try_update(&mut self) -> Result<Option<FeedUpdate<K, R, V>>, ReceiveError> {
+        self.receive_by(FeedSubscriber::try_update)
+    }
+
+    /// Receives the next update, waiting up to `timeout` for it, or for a publisher and it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::try_update`].
+    pub fn update_timeout(&mut self, timeout: Duration) -> Result<Option<FeedUpdate<K, R, V>>, ReceiveError> {
+        self.wait_for(timeout, Self::try_update)
+    }
+
+    /// Receives the next event, if all of it is available, like [`FeedSubscriber::try_event`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::try_update`].
+    pub fn try_event(&mut self) -> Result<Option<FeedEvent<K, R, V>>, ReceiveError> {
+        self.receive_by(FeedSubscriber::try_event)
+    }
+
+    /// Receives the next event, waiting up to `timeout` for it, or for a publisher and it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::try_update`].
+    pub fn event_timeout(&mut self, timeout: Duration) -> Result<Option<FeedEvent<K, R, V>>, ReceiveError> {
+        self.wait_for(timeout, Self::try_event)
+    }
+}
+
 impl Persistent<AnySubscriber<Raw>> {
     /// Receives like [`Self::receive_timeout`], and decodes the value with the topic's [schema](crate::Schema::decode). Allocates.
     ///
@@ -306,7 +357,7 @@ impl Persistent<AnySubscriber<Raw>> {
     }
 }
 
-impl<S: Subscribed> fmt::Debug for Persistent<S> {
+impl<S: Renewable> fmt::Debug for Persistent<S> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Persistent")
             .field("target", self.target())

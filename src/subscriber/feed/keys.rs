@@ -131,6 +131,11 @@ impl<K: Eq + Hash + Clone> Keys<K> {
         self.known.retain(|key, _| is_wanted(key));
     }
 
+    /// Returns whether some keys are suspect.
+    pub(super) fn has_suspects(&self) -> bool {
+        self.known.values().any(|known| known.is_suspect)
+    }
+
     /// Returns the suspect keys.
     pub(super) fn suspects(&self) -> Vec<K> {
         let suspects = self.known.iter().filter(|(_, known)| known.is_suspect);

@@ -16,7 +16,7 @@ use crate::payload::Payload as _;
 use crate::repository::feed::FeedRecord;
 use crate::repository::table::{SnapshotEntry as SnapshotBytes, SnapshotScan};
 use crate::subscriber::table::{SnapshotEntry, TableSubscriber};
-use crate::subscriber::{LogSubscriber, ReceiveError, Sample};
+use crate::subscriber::{LogSubscriber, ReceiveError, RenewableHandle as _, Sample};
 
 /// Passes over the table after the feed has ended, when nothing changes it.
 const PASSES_LAST: u32 = 64;
@@ -31,10 +31,14 @@ where
     pub(super) log: LogSubscriber<FeedRecord<K, R>>,
     keys: Keys<K>,
     cut: Cut<K, V>,
+    /// The event of the last cut that was compared.
+    compared: Sequence,
     /// The first cut was received.
     has_joined: bool,
     /// The log has ended, and all its records were received.
     is_over: bool,
+    /// It has ended before the first cut, which was reported.
+    is_cut_off: bool,
     /// The feed has ended, and its table cannot be read.
     is_table_given_up: bool,
     /// Nothing of the current event is missing so far.
@@ -93,8 +97,10 @@ where
             log,
             keys: Keys::new(capacity),
             cut: Cut::None,
+            compared: Sequence::NONE,
             has_joined: false,
             is_over: false,
+            is_cut_off: false,
             is_table_given_up: false,
             is_whole: true,
             has_begun: false,
@@ -108,6 +114,25 @@ where
     /// Returns the suspect keys.
     pub(super) fn suspects(&self) -> Vec<K> {
         self.keys.suspects()
+    }
+
+    /// Returns the last record that was received, or whose effect is in the values that were.
+    pub(super) fn covered(&self) -> Sequence {
+        self.log.last().max(self.compared)
+    }
+
+    /// Continues with the next subscription of the log. Of the same epoch, it begins after [`Self::covered`].
+    pub(super) fn renew(&mut self, next: Self, is_same_epoch: bool) {
+        let Self { log, keys, .. } = next;
+        self.log.renew(log, is_same_epoch);
+        (self.is_over, self.is_cut_off, self.is_table_given_up) = (false, false, false);
+        if !is_same_epoch {
+            (self.keys, self.compared) = (keys, Sequence::NONE);
+            (self.has_joined, self.has_begun, self.is_whole) = (false, false, true);
+        }
+        if !self.has_joined || self.keys.has_suspects() {
+            self.compare_again(true);
+        }
     }
 
     /// Returns whether the table has to be read.
@@ -224,7 +249,8 @@ where
             Contended { .. } | Fabric(_) => return Err(error),
             Ended { .. } | Gone { .. } if self.is_over && matches!(self.cut, Cut::None) => {
                 let (first_lost, count) = (Sequence::NONE.next(), self.log.last().get());
-                let is_lost = !std::mem::replace(&mut self.has_joined, true) && count > 0;
+                let is_lost = !self.has_joined && !self.is_cut_off && count > 0;
+                self.is_cut_off |= is_lost;
                 return Err(if is_lost { CutOff { first_lost, count } } else { error });
             }
             Ended { .. } | Gone { .. } => {
@@ -357,7 +383,7 @@ where
         if unreadable > 0 {
             updates.fail(Some(ReceiveError::UnreadableValues { count: unreadable }));
         }
-        (self.has_joined, self.is_whole) = (true, true);
+        (self.has_joined, self.is_whole, self.compared) = (true, true, sequence);
     }
 }
 

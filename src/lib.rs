@@ -19,6 +19,7 @@
 //! - [`FeedPublisher`] publishes events: records of keys in a log, and the values of these keys in a table, with one sequence.
 //!   Whenever a [`FeedSubscriber`] joins, it begins with the values as of one event, and continues with every record after it
 //!   ([`FeedUpdate`], [`FeedEvent`]). After a loss it receives the values of the keys that lost records.
+//! - A [`Persistent`] subscriber outlives its publisher: it finds the next one, and continues.
 //! - Notices let a subscriber sleep until a value is published: enable them with `notices` of its builder. [`NoticePath`] says
 //!   how the subscriber is notified, [`NoticeCounts`] what has arrived.
 //! - A [`Listener`] reverses the connection: publishers dial the subscriber's node with [`Node::dial_subscriber`].

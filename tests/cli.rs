@@ -24,6 +24,9 @@ mod publish;
 #[path = "cli/rdma.rs"]
 mod rdma;
 #[cfg(test)]
+#[path = "cli/restarts.rs"]
+mod restarts;
+#[cfg(test)]
 #[path = "cli/table.rs"]
 mod table;
 #[cfg(test)]

@@ -156,7 +156,7 @@ fn the_changelog_names_the_formats_that_the_pages_describe() {
         (LAYOUTS, "| 0x08 | u16 | layout version: 2 |"),
         (LAYOUTS, "| 0x08 | u32 | entry version: 1 |"),
         (LAYOUTS, "| 0x04 | u16 | version: 1 |"),
-        (PROTOCOL, "Version 2."),
+        (PROTOCOL, "Version 3."),
     ] {
         assert!(page.contains(version), "no {version:?}");
     }

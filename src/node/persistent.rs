@@ -60,7 +60,8 @@ where
     S: Subscribed + SubscriberHandle<Options: ResumingOptions + Send> + Send + 'static,
 {
     /// Attaches to the topic, like [`SubscriberBuilder::open`], or, if that is not possible at the moment, returns a subscriber that is
-    /// sought in the background. A log that does not exist yet is received from its first record on.
+    /// sought in the background; [`Persistent::open_error`] has the reason. A log that does not exist yet is received from its first
+    /// record on.
     ///
     /// # Errors
     ///
@@ -94,11 +95,11 @@ pub(super) fn persistent<O: Opening>(
     let first = opening.open(node);
     let seek = NodeSeek { node: node.clone(), opening, slot: Arc::default() };
     match first {
-        Ok(subscriber) => Ok(Persistent::new(Some(subscriber), Box::new(seek))),
+        Ok(subscriber) => Ok(Persistent::new(Ok(subscriber), Box::new(seek))),
         Err(error) if error.is_transient() => {
             let opening = if error.is_absence() { seek.opening.resuming(None) } else { seek.opening.clone() };
             seek.seek(opening, None);
-            Ok(Persistent::new(None, Box::new(seek)))
+            Ok(Persistent::new(Err(error), Box::new(seek)))
         }
         Err(error) => Err(error),
     }

@@ -43,7 +43,7 @@ const SEEK_PAUSE: Duration = Duration::from_millis(1);
 /// # let dir = tempfile::tempdir()?;
 /// let node = Node::builder().runtime_dir(dir.path()).open()?;
 /// let mut trades = node.log_subscriber::<u64>("shm:exchange/trades").persistent().open()?;
-/// assert!(!trades.is_attached());
+/// assert!(!trades.is_attached() && trades.open_error().is_some_and(|error| error.is_transient()));
 ///
 /// let timeout = Duration::from_secs(5);
 /// for day in 1..3 {
@@ -66,6 +66,8 @@ pub struct Persistent<S: Renewable> {
     subscriber: Option<S>,
     is_attached: bool,
     seek: Box<dyn Seek<S>>,
+    /// Why the first attempt failed, until it is attached.
+    open_error: Option<SubscriberError>,
     /// For the first subscriber.
     settings: Vec<Setting<S>>,
 }
@@ -89,9 +91,41 @@ pub(crate) trait Seek<S>: Send {
 }
 
 impl<S: Renewable> Persistent<S> {
-    /// Creates a subscriber that is attached, or is sought already.
-    pub(crate) fn new(subscriber: Option<S>, seek: Box<dyn Seek<S>>) -> Self {
-        Self { is_attached: subscriber.is_some(), subscriber, seek, settings: Vec::new() }
+    /// Creates a subscriber that is attached, or is sought already because of an error.
+    pub(crate) fn new(opened: Result<S, SubscriberError>, seek: Box<dyn Seek<S>>) -> Self {
+        let is_attached = opened.is_ok();
+        let (subscriber, open_error) = match opened {
+            Ok(subscriber) => (Some(subscriber), None),
+            Err(error) => (None, Some(error)),
+        };
+        Self { subscriber, is_attached, seek, open_error, settings: Vec::new() }
+    }
+
+    /// Receives by another method of the subscriber, which must not wait: for values in a form that [`Self::try_receive`] does not have.
+    /// Does not block. `None` while it is not attached.
+    ///
+    /// ```
+    /// use fabricast::Node;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let node = Node::builder().name("quotes")?.runtime_dir(dir.path()).open()?;
+    /// let mut publisher = node.state_publisher::<String>("EURUSD").open()?;
+    /// publisher.publish(&"1.0841".to_owned())?;
+    /// let mut quotes = node.state_subscriber::<String>("shm:quotes/EURUSD").persistent().open()?;
+    /// let len = quotes.try_receive_with(|quotes| Ok(quotes.try_receive_ref()?.map(|sample| sample.bytes.len())))?;
+    /// assert_eq!(len, Some(8 + 6));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::try_receive`].
+    pub fn try_receive_with<V>(
+        &mut self,
+        receive: impl FnOnce(&mut S) -> Result<Option<V>, ReceiveError>,
+    ) -> Result<Option<V>, ReceiveError> {
+        self.receive_by(receive)
     }
 
     /// Returns what it subscribes to.
@@ -108,6 +142,17 @@ impl<S: Renewable> Persistent<S> {
     /// schema and epoch. Its [counts](crate::Subscriber::stats) are those of all publishers.
     pub fn current(&self) -> Option<&S> {
         self.subscriber.as_ref()
+    }
+
+    /// Returns the same for methods that change it, such as [`TableSubscriber::snapshot`], or for [`Liveness`](crate::Liveness). What
+    /// is received from it directly is not received again. An end that it reports is no error here: the next receive notices it.
+    pub fn current_mut(&mut self) -> Option<&mut S> {
+        self.subscriber.as_mut()
+    }
+
+    /// Returns why the attempt to attach failed when it was opened; `None` once it has attached to a publisher.
+    pub fn open_error(&self) -> Option<&SubscriberError> {
+        self.open_error.as_ref()
     }
 
     /// Applies a setting to the subscriber, for example which keys of a table it receives, now or, if no publisher was found yet, to
@@ -183,7 +228,7 @@ impl<S: Renewable> Persistent<S> {
             Some(Err(source)) => return Err(ReceiveError::NotResumed { source: Box::new(source) }),
             Some(Ok(next)) => next,
         };
-        self.is_attached = true;
+        (self.is_attached, self.open_error) = (true, None);
         let Some(subscriber) = &mut self.subscriber else {
             self.settings.drain(..).for_each(|setting| setting(&mut next));
             self.subscriber = Some(next);

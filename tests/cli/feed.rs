@@ -285,7 +285,7 @@ fn log_without_keys_is_not_taken_for_a_feed() {
 fn measured(place: &Place, arguments: &[&str]) -> Value {
     let node = place.node("n");
     let mut feed = feed(&node);
-    let hz = place.start(&[&["hz", "n/f", "--json"], arguments].concat());
+    let hz = place.start(&[&["hz", "n/f", "--json", "--until-end"], arguments].concat());
     wait_until("the reader", || feed.pull_subscribers() == 1);
     for size in 0..50 {
         let mut event = feed.event();
@@ -322,7 +322,7 @@ fn hz_of_a_feed_has_a_column_for_events() {
     let place = Place::new();
     let node = place.node("n");
     let mut feed = feed(&node);
-    let hz = place.start(&["hz", "n/f"]);
+    let hz = place.start(&["hz", "n/f", "--until-end"]);
     wait_until("the reader", || feed.pull_subscribers() == 1);
     feed.publish("AAPL", &trade(1), &1).unwrap();
     drop(feed);

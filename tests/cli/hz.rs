@@ -37,7 +37,7 @@ fn every_record_of_a_log_is_counted() {
     let node = place.node("n");
     let mut publisher = node.log_publisher::<u64>("t").open().unwrap();
     publisher.publish(&0).unwrap();
-    let hz = place.start(&["hz", "shm:n/t", "--json"]);
+    let hz = place.start(&["hz", "shm:n/t", "--json", "--until-end"]);
     wait_until("the reader", || publisher.pull_subscribers() == 1);
     for number in 1..=500 {
         publisher.publish(&number).unwrap();
@@ -58,7 +58,7 @@ fn replaced_values_of_a_state_topic_count_for_the_rate() {
     let node = place.node("n");
     let mut publisher = node.state_publisher::<u64>("t").open().unwrap();
     publisher.publish(&0).unwrap();
-    let hz = place.start(&["hz", "shm:n/t", "--json"]);
+    let hz = place.start(&["hz", "shm:n/t", "--json", "--until-end"]);
     wait_until("the reader", || publisher.pull_subscribers() == 1);
     // After one line: earlier values do not count.
     hz.line();
@@ -84,7 +84,7 @@ fn interval_of_a_state_topic_counts_replaced_values() {
         sample.meta.published_ns
     };
     let first_ns = publish(&mut publisher, 0);
-    let hz = place.start(&["hz", "shm:n/t", "--json"]);
+    let hz = place.start(&["hz", "shm:n/t", "--json", "--until-end"]);
     wait_until("the reader", || publisher.pull_subscribers() == 2);
     // After one line.
     hz.line();

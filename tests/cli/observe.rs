@@ -98,8 +98,9 @@ fn list_of_nothing_is_empty() {
     let list =
         |arguments: &[&str]| place.run(&[arguments, &["--runtime-dir", absent.to_str().unwrap()]].concat());
     list(&["list"]).assert_failure(0, &[&named(&absent)]);
-    for arguments in [["list", "shm:n"], ["get", "n/t"], ["watch", "n/t"], ["tail", "n/t"], ["info", "n/t"]] {
-        list(&arguments).assert_failure(3, &["shm:n", &named(&absent)]);
+    let watch = &["watch", "n/t", "--until-end"];
+    for arguments in [&["list", "shm:n"][..], &["get", "n/t"], watch, &["tail", "n/t"], &["info", "n/t"]] {
+        list(arguments).assert_failure(3, &["shm:n", &named(&absent)]);
     }
     assert!(!absent.exists());
     place.run(&["list", "shm:nobody"]).assert_failure(3, &["shm:nobody", "`fabricast list`"]);

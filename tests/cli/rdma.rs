@@ -116,8 +116,8 @@ fn queue_pairs_are_connected_by_the_chosen_method() {
 fn hung_or_dead_publisher_is_reported_over_rdma() {
     let place = Place::new();
     let (mut publisher, target) = publish(&place, 7503);
-    let pull = place.start(&["watch", &target]);
-    let push = place.start(&["watch", &target, "--delivery", "push"]);
+    let pull = place.start(&["watch", &target, "--until-end"]);
+    let push = place.start(&["watch", &target, "--until-end", "--delivery", "push"]);
     for watch in [&pull, &push] {
         assert!(watch.line().ends_with("\"one\""));
     }

@@ -244,9 +244,10 @@ fn watch_shows_each_changed_key_that_matches() {
     let place = Place::new();
     let node = place.node("n");
     let mut publisher = table(&node, &[("EURUSD", 1), ("USDJPY", 2)]);
-    let watch = place.start(&["watch", "n/t"]);
-    let push = place.start(&["watch", "n/t", "--delivery", "push", "--key", "*USD?", "--json"]);
-    let euros = place.start(&["watch", "n/t", "--key", "EUR*", "--json"]);
+    let start = |arguments: &[&str]| place.start(&[&["watch", "n/t", "--until-end"], arguments].concat());
+    let watch = start(&[]);
+    let push = start(&["--delivery", "push", "--key", "*USD?", "--json"]);
+    let euros = start(&["--key", "EUR*", "--json"]);
     assert_eq!([shown(&watch.line()), shown(&watch.line())], ["EURUSD\t1", "USDJPY\t2"]);
     assert_eq!(parsed(&euros.line())["key"], "EURUSD");
     wait_until("the push subscriber", || publisher.push_subscribers() == 1);
@@ -329,7 +330,7 @@ fn tail_shows_the_keys_that_changed_last() {
     assert_eq!(tail(&["--key", "?", "--hex"])[0], "b\t4 B");
     place.run(&["tail", "n/t", "--from", "5"]).assert_failure(1, &["shm:n/t", "commit 5", "newest: 4"]);
     wait_until("nobody", || publisher.pull_subscribers() == 0);
-    let tail = place.start(&["tail", "n/t", "--last", "1", "--follow"]);
+    let tail = place.start(&["tail", "n/t", "--last", "1", "--follow", "--until-end"]);
     assert_eq!(shown(&tail.line()), "a\t4");
     publisher.put("d", &5).unwrap();
     assert_eq!(shown(&tail.line()), "d\t5");
@@ -344,8 +345,8 @@ fn hz_counts_the_changes_of_keys() {
     let place = Place::new();
     let node = place.node("n");
     let mut publisher = table(&node, &[("a", 1), ("b", 2)]);
-    let hz = place.start(&["hz", "n/t", "--json"]);
-    let of_key = place.start(&["hz", "n/t", "--json", "--key", "b"]);
+    let hz = place.start(&["hz", "n/t", "--json", "--until-end"]);
+    let of_key = place.start(&["hz", "n/t", "--json", "--until-end", "--key", "b"]);
     // After one line each: earlier values do not count.
     hz.line();
     of_key.line();

@@ -120,7 +120,7 @@ fn pushed_records_are_shown_like_pulled_ones() {
     publisher.publish_batch(&[32, 33]).unwrap();
     assert_eq!(sequences(all.end().printed()), (1..=33).collect::<Vec<_>>());
     assert_eq!(sequences(live.end().printed()), [31, 32, 33]);
-    let unlimited = place.start(&["tail", "shm:n/t", "--push", "--follow", "--json", "--last", "1"]);
+    let unlimited = begin(&["34", "--last", "1", "--until-end"]);
     assert_eq!(parsed(&unlimited.line())["sequence"], 33);
     drop(publisher);
     assert_eq!(unlimited.end().printed(), "");
@@ -212,7 +212,7 @@ fn slow_reader_reports_what_it_missed_and_continues() {
     let node = place.node("n");
     let mut publisher = node.log_publisher::<u64>("t").capacity(4096).open().unwrap();
     publisher.publish(&1).unwrap();
-    let tail = place.start(&["tail", "shm:n/t", "--follow", "--json"]);
+    let tail = place.start(&["tail", "shm:n/t", "--follow", "--json", "--until-end"]);
     tail.line();
     tail.signal(Signal::STOP);
     wait_until("the stop", || is_stopped(tail.process()));
@@ -241,7 +241,7 @@ fn tail_ends_with_the_topic() {
     let node = place.node("n");
     for newest in [0, 2] {
         let publisher = log(&node, newest);
-        let tail = place.start(&["tail", "shm:n/t", "--follow", "--json"]);
+        let tail = place.start(&["tail", "shm:n/t", "--follow", "--json", "--until-end"]);
         wait_until("the reader", || publisher.pull_subscribers() == 1);
         drop(publisher);
         let ended = tail.end();
@@ -258,7 +258,7 @@ fn killed_publisher_ends_tail_with_6() {
     let place = Place::new();
     let mut publisher = place.publish_as("log", "shm:p/t");
     publisher.write("last");
-    let tail = place.start(&["tail", "shm:p/t", "--follow"]);
+    let tail = place.start(&["tail", "shm:p/t", "--follow", "--until-end"]);
     assert!(tail.line().ends_with("\"last\""));
     publisher.signal(Signal::KILL);
     publisher.end();

@@ -126,7 +126,7 @@ fn hz_shows_the_time_from_time_stamps_to_publishing() {
     let node = place.node("n");
     let measured = |arguments: &[&str]| {
         let mut publisher = node.log_publisher::<Quote>("t").open().unwrap();
-        let hz = place.start(&[&["hz", "n/t"], arguments].concat());
+        let hz = place.start(&[&["hz", "n/t", "--until-end"], arguments].concat());
         wait_until("the reader", || publisher.pull_subscribers() == 1);
         (0..20).for_each(|_| _ = publisher.publish(&quote(0)).unwrap());
         drop(publisher);

@@ -12,8 +12,12 @@ fn missing_topic_or_node_is_reported() {
     let place = Place::new();
     let _node = place.node("n");
     for verb in ["info", "get", "watch", "tail", "hz"] {
-        place.run(&[verb, "shm:nobody/t"]).assert_failure(3, &["shm:nobody/t", "`fabricast list`"]);
-        place.run(&[verb, "shm:n/nothing"]).assert_failure(3, &["shm:n/nothing", "`fabricast list shm:n`"]);
+        let waits = ["watch", "hz"].contains(&verb);
+        let run = |target| {
+            place.run(&[&[verb, target][..], if waits { &["--until-end"][..] } else { &[] }].concat())
+        };
+        run("shm:nobody/t").assert_failure(3, &["shm:nobody/t", "`fabricast list`"]);
+        run("shm:n/nothing").assert_failure(3, &["shm:n/nothing", "`fabricast list shm:n`"]);
     }
 }
 
@@ -215,7 +219,9 @@ fn symbolic_link_as_runtime_directory_is_refused() {
 fn topic_that_ends_without_a_value_is_no_result() {
     let place = Place::new();
     let node = place.node("n");
-    for verb in [&["get", "n/t", "--wait", "1h"][..], &["watch", "n/t"], &["hz", "n/t", "--json"]] {
+    for verb in
+        [&["get", "n/t", "--wait", "1h"][..], &["watch", "n/t", "--until-end"], &["hz", "n/t", "--until-end"]]
+    {
         let publisher = node.state_publisher::<u8>("t").open().unwrap();
         let running = place.start(verb);
         let is_set = || catches(running.process(), Signal::INT) && publisher.pull_subscribers() == 1;

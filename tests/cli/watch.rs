@@ -90,7 +90,7 @@ fn watch_ends_with_the_topic() {
         if published {
             publisher.publish(&1).unwrap();
         }
-        let watch = place.start(&["watch", "shm:n/t"]);
+        let watch = place.start(&["watch", "shm:n/t", "--until-end"]);
         wait_until("the reader", || publisher.pull_subscribers() == 1);
         if published {
             watch.line();
@@ -110,7 +110,7 @@ fn publisher_that_ends_in_good_order_ends_watch_with_0() {
     let place = Place::new();
     let mut publisher = place.publish("shm:p/t");
     publisher.write("last");
-    let watch = place.start(&["watch", "shm:p/t"]);
+    let watch = place.start(&["watch", "shm:p/t", "--until-end"]);
     watch.line();
     publisher.end_input();
     publisher.end().printed();
@@ -123,7 +123,7 @@ fn killed_publisher_ends_watch_with_6() {
     for delivery in ["pull", "push"] {
         let mut publisher = place.publish("shm:p/t");
         publisher.write("last");
-        let watch = place.start(&["watch", "shm:p/t", "--delivery", delivery]);
+        let watch = place.start(&["watch", "shm:p/t", "--until-end", "--delivery", delivery]);
         watch.line();
         publisher.signal(Signal::KILL);
         publisher.end();

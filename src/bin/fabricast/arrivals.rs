@@ -2,13 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use fabricast::{AnySubscriber, ErrorChain, Liveness, Raw, ReceiveError, Target};
+use fabricast::{AnySubscriber, ErrorChain, Kind, Liveness, Raw, ReceiveError, Sequence, Target};
+use serde::Serialize;
 
 use super::clock::{self, Deadline};
 use super::failure::{Exit, Failure};
 use super::interrupt::Interrupt;
 use super::output;
-use super::subscription::{Received, receive, try_receive};
+use super::source::{News, Source};
+use super::subscription::Received;
 
 /// How often to check the publisher's heartbeat, and the longest wait for a value.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -26,15 +28,27 @@ const CUT_OFF: &str = "cut off";
 /// The reason when bytes are not a value of the topic's type.
 pub(crate) const UNDECODABLE: &str = "undecodable";
 
+/// What is followed, and how.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Followed<'a> {
+    pub(crate) target: &'a Target,
+    /// The activity, as in "watching continues".
+    pub(crate) doing: &'static str,
+    /// For how long.
+    pub(crate) duration: Option<Duration>,
+    /// News of publishers are also lines of JSON.
+    pub(crate) is_json: bool,
+}
+
 /// A subscriber followed for some time, or until something ends it.
 #[derive(Debug)]
 pub(crate) struct Arrivals<'a> {
-    pub(crate) subscriber: AnySubscriber<Raw>,
-    pub(crate) interrupt: &'a Interrupt,
-    target: &'a Target,
-    /// The activity, as in "watching continues".
-    doing: &'static str,
+    source: Source,
+    interrupt: &'a Interrupt,
+    followed: Followed<'a>,
     deadline: Option<Deadline>,
+    /// The kind of the topic, once it is known.
+    kind: Option<Kind>,
     /// The last sequence for which a value or loss was reported. Not of a table, whose changes have the sequences of commits.
     last: Option<u64>,
     /// Values since the time was last checked, all without waiting.
@@ -58,6 +72,10 @@ pub(crate) enum Arrival<R> {
     Value(R, Option<Loss>),
     /// A loss of replaced values, before a loss by an error.
     Lost(Option<Loss>, Loss),
+    /// The publisher was lost.
+    Parted,
+    /// A publisher was found: its values may be of another type. Its sequences begin anew if it is a new one.
+    Found { is_new: bool },
     /// Nothing for a while.
     Nothing,
     /// The end, and why.
@@ -91,16 +109,47 @@ impl Loss {
     }
 }
 
+/// News of a publisher as a line of JSON.
+#[derive(Debug, Serialize)]
+struct NewsLine<'a> {
+    topic: &'a str,
+    event: &'static str,
+    epoch: Option<String>,
+}
+
 impl<'a> Arrivals<'a> {
-    /// What arrives at this subscriber within this time.
-    pub(crate) fn new(
-        subscriber: AnySubscriber<Raw>,
-        (target, doing): (&'a Target, &'static str),
-        duration: Option<Duration>,
-        interrupt: &'a Interrupt,
-    ) -> Self {
-        let (deadline, heart) = (duration.map(Deadline::after), Heart::default());
-        Self { subscriber, interrupt, target, doing, deadline, last: None, unlooked: 0, heart }
+    /// What arrives from this source.
+    pub(crate) fn new(source: Source, followed: Followed<'a>, interrupt: &'a Interrupt) -> Self {
+        let (deadline, heart) = (followed.duration.map(Deadline::after), Heart::default());
+        let kind = source.current().map(AnySubscriber::kind);
+        Self { source, interrupt, followed, deadline, kind, last: None, unlooked: 0, heart }
+    }
+
+    /// Waits until the topic exists, and returns its subscriber; `None` if the process was interrupted before.
+    pub(crate) fn begin(&mut self) -> Result<Option<&mut AnySubscriber<Raw>>, Failure> {
+        while self.source.current().is_none() {
+            match self.next(|_| ())? {
+                Arrival::Over(why) => return Err(self.nothing(&why)),
+                Arrival::Interrupted => return Ok(None),
+                _ => {}
+            }
+        }
+        Ok(self.source.current_mut())
+    }
+
+    /// The subscriber that is attached, or was last.
+    pub(crate) fn current(&self) -> Option<&AnySubscriber<Raw>> {
+        self.source.current()
+    }
+
+    /// Whether the process was interrupted.
+    pub(crate) fn was_interrupted(&self) -> bool {
+        self.interrupt.came()
+    }
+
+    /// The last sequence received.
+    pub(crate) fn last(&self) -> Sequence {
+        self.current().map_or(Sequence::NONE, AnySubscriber::last)
     }
 
     /// Returns what comes next, with `take` of its value. Waits briefly.
@@ -115,14 +164,17 @@ impl<'a> Arrivals<'a> {
             let replaced = received.key.map(|key| (key.number.saturating_sub(key.replaced), key.replaced));
             (received.meta.sequence.get(), replaced, take(received))
         };
-        let received = match try_receive(&mut self.subscriber).map(|received| received.map(positioned)) {
-            Ok(None) | Err(ReceiveError::Contended { .. }) => {
+        let received = match self.source.try_receive(positioned) {
+            Ok(None) | Err(ReceiveError::Contended { .. }) if !self.source.has_news() => {
                 self.unlooked = LOOK_EVERY;
                 let left = self.deadline.map_or(LOOK_INTERVAL, |deadline| deadline.left().min(LOOK_INTERVAL));
-                receive(&mut self.subscriber, left, self.interrupt, positioned)
+                self.source.receive(left, self.interrupt, positioned)
             }
             received => received,
         };
+        if let Some(news) = self.source.take_news() {
+            return self.report(news);
+        }
         match received {
             Ok(Some((sequence, replaced, value))) => {
                 self.unlooked += 1;
@@ -154,10 +206,12 @@ impl<'a> Arrivals<'a> {
 
     /// The failure for an end without any value.
     pub(crate) fn nothing(&self, why: &str) -> Failure {
-        let hung = self.heart.hung;
-        let exit = if hung { Exit::Hung } else { Exit::No };
-        let because = if hung { ", and its publisher is hung" } else { "" };
-        Failure::new(exit, format!("nothing arrived from {}: {why}{because}", self.target))
+        let (exit, because) = match (self.heart.hung, self.source.is_attached()) {
+            (true, _) => (Exit::Hung, ", and its publisher is hung"),
+            (false, true) => (Exit::No, ""),
+            (false, false) => (Exit::No, ", and it has no publisher"),
+        };
+        Failure::new(exit, format!("nothing arrived from {}: {why}{because}", self.followed.target))
     }
 
     /// The end, if it is due before the next value.
@@ -172,6 +226,37 @@ impl<'a> Arrivals<'a> {
         }))
     }
 
+    /// Reports what has happened to the publisher.
+    fn report<R>(&mut self, news: News) -> Result<Arrival<R>, Failure> {
+        self.unlooked += 1;
+        self.heart = Heart::default();
+        let (event, what) = match &news {
+            News::Lost(why) => ("lost", format!("{why}; waiting for a publisher")),
+            News::Found if self.kind.is_none() => ("resumed", "its publisher was found".to_owned()),
+            News::Found => ("resumed", "the publisher is back and continues".to_owned()),
+            News::Restarted => ("restarted", "the publisher has restarted: sequences begin anew".to_owned()),
+        };
+        let (target, current) = (self.followed.target, self.source.current());
+        Failure::new(Exit::Gone, format!("{target}: {what}")).note();
+        if self.followed.is_json {
+            let (topic, epoch) = (target.topic.as_str(), current.map(|current| current.epoch().to_string()));
+            output::json_line(&mut std::io::stdout(), &NewsLine { topic, event, epoch })?;
+        }
+        if matches!(news, News::Lost(_)) {
+            return Ok(Arrival::Parted);
+        }
+        let kind = current.map(AnySubscriber::kind);
+        if let (Some(before), Some(kind)) = (std::mem::replace(&mut self.kind, kind), kind)
+            && kind != before
+        {
+            let sentence = format!("{target} is now a {kind}, and was a {before}: start this command again");
+            return Err(Failure::new(Exit::No, sentence));
+        }
+        let is_new = news == News::Restarted;
+        self.last = self.last.filter(|_| !is_new);
+        Ok(Arrival::Found { is_new })
+    }
+
     /// Turns a rejected value into a loss; any other error is a failure.
     fn reject<R>(&mut self, error: ReceiveError) -> Result<Arrival<R>, Failure> {
         let (first, count, reason) = match &error {
@@ -183,13 +268,19 @@ impl<'a> Arrivals<'a> {
             ReceiveError::DamagedRecords { first_lost, count } => (first_lost.get(), *count, DAMAGED),
             ReceiveError::CutOff { first_lost, count } => (first_lost.get(), *count, CUT_OFF),
             ReceiveError::Gone { .. } => {
-                return Err(Failure::new(Exit::Gone, format!("{}: {}", self.target, ErrorChain(&error))));
+                let sentence = format!("{}: {}", self.followed.target, ErrorChain(&error));
+                return Err(Failure::new(Exit::Gone, sentence));
+            }
+            ReceiveError::NotResumed { .. } => {
+                let sentence = format!("{}: {}", self.followed.target, ErrorChain(&error));
+                Failure::new(Exit::Refused, sentence).note();
+                return Ok(Arrival::Nothing);
             }
             _ => return Err(error.into()),
         };
         self.unlooked += 1;
-        let before = match self.subscriber {
-            AnySubscriber::Table(_) => None,
+        let before = match self.current() {
+            Some(AnySubscriber::Table(_)) => None,
             _ => self.catch_up(first, first.saturating_add(count.saturating_sub(1))),
         };
         Ok(Arrival::Lost(before, Loss { first, count, reason }))
@@ -204,9 +295,10 @@ impl<'a> Arrivals<'a> {
 
     /// Reports once that the publisher is hung, and again after it has recovered.
     fn look_after_publisher(&mut self) {
-        let is_still = Liveness::of(&mut self.subscriber) == Some(Liveness::Hung);
+        let attached = self.source.is_attached().then(|| self.source.current_mut()).flatten();
+        let is_still = attached.and_then(Liveness::of) == Some(Liveness::Hung);
         if self.heart.look(is_still, clock::now()) {
-            let (target, doing) = (self.target, self.doing);
+            let Followed { target, doing, .. } = self.followed;
             let sentence =
                 format!("the publisher of {target} is hung: its heartbeat has stopped; {doing} continues");
             Failure::new(Exit::Hung, sentence).note();

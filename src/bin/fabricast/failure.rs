@@ -144,19 +144,25 @@ impl From<io::Error> for Failure {
 
 impl From<SubscriberError> for Failure {
     fn from(error: SubscriberError) -> Self {
-        let exit = match &error {
+        Self::from(&error)
+    }
+}
+
+impl From<&SubscriberError> for Failure {
+    fn from(error: &SubscriberError) -> Self {
+        let exit = match error {
             SubscriberError::Address(_) => Exit::Usage,
             SubscriberError::Unreachable { source, .. } | SubscriberError::Fabric(source) => {
                 of_fabric(source)
             }
             SubscriberError::Memory(source) => of_memory(source),
             SubscriberError::Session { target, source } => {
-                return of_session(&target.address, source, &error);
+                return of_session(&target.address, source, error);
             }
-            SubscriberError::Refused { target, reason, .. } => return of_refusal(target, *reason, &error),
-            _ => of_system(&error).unwrap_or(Exit::Unreachable),
+            SubscriberError::Refused { target, reason, .. } => return of_refusal(target, *reason, error),
+            _ => of_system(error).unwrap_or(Exit::Unreachable),
         };
-        Self::of(exit, &error)
+        Self::of(exit, error)
     }
 }
 

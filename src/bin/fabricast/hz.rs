@@ -6,19 +6,19 @@ use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use fabricast::{AnySubscriber, Delivery, LogStart, Meta, Target, TopicName};
+use fabricast::{AnySubscriber, Delivery, LogStart, Meta, Raw, Target, TopicName};
 use serde::Serialize;
 use serde_json::Map;
 
 use self::delays::Delays;
-use super::arrivals::{Arrival, Arrivals, Loss};
+use super::arrivals::{Arrival, Arrivals, Followed, Loss};
 use super::clock;
 use super::failure::{Exit, Failure};
 use super::feed::{ends_event, is_feed};
 use super::interrupt::Interrupt;
 use super::keys::KeyArguments;
 use super::output::{count, data_rate, json_line, rate, span};
-use super::setting::{Setting, target};
+use super::setting::{EndArgument, Setting, target};
 use super::subscription::{Received, Value, keep};
 use super::units::duration;
 use super::value::Schemas;
@@ -48,9 +48,12 @@ With --json a line is {\"topic\",\"seconds\",\"received\",\"lost\",\"rate\",\"by
 time that is not available is null. Of a feed it also has \"events\" and \"events_per_s\", and a
 summary has \"timestamps\", from each name to {\"values\",\"median_ns\",\"max_ns\"}.
 
-It runs until --for has passed, the topic ends, or Ctrl-C. If no value arrived, the exit
-code is 5 if the publisher is hung, otherwise 1. It is 6 if the publisher's process is gone. A
-hung publisher is reported once, on standard error, and measuring continues.
+It runs until --for has passed, or Ctrl-C. While there is no publisher it waits for one, says so on
+standard error, and with --json by lines {\"topic\",\"event\",\"epoch\"}: see `fabricast watch --help`.
+The time between two publishers of different epochs is not an interval. With --until-end it ends
+with the topic. If no value arrived, the exit code is 5 if the publisher is hung, otherwise 1. With
+--until-end it is 3 if there is no such topic, and 6 if the publisher's process is gone. A hung
+publisher is reported once, on standard error, and measuring continues.
 
 Examples:
   fabricast hz shm:quotes/EURUSD
@@ -70,6 +73,8 @@ pub(crate) struct Arguments {
     /// End after this time: seconds, or with a unit, as in 5s or 1m30s.
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     duration: Option<Duration>,
+    #[command(flatten)]
+    end: EndArgument,
     /// Print one JSON object per line.
     #[arg(long)]
     json: bool,
@@ -175,21 +180,19 @@ struct Meter {
 
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
     let target = &arguments.target;
-    let mut subscriber = setting.subscribe_any(target, Delivery::Pull, LogStart::Newest)?;
-    let filter = arguments.keys.apply(&mut subscriber, target)?;
+    let source = setting.follow(target, Delivery::Pull, LogStart::Newest, arguments.end.until_end)?;
     // Only now: until here Ctrl-C has its default effect.
     let interrupt = Interrupt::install()?;
     // Values published before are not measured; a log begins after them.
-    let old = subscriber.newest_at_start().get();
-    let counted = match &subscriber {
-        AnySubscriber::Table(_) => Counted::Changes,
-        log if is_feed(log) && filter.is_some() => Counted::SomeRecords,
-        log if is_feed(log) => Counted::Records,
-        _ => Counted::Values,
-    };
+    let mut old = source.current().map_or(0, |subscriber| subscriber.newest_at_start().get());
+    let (duration, is_json) = (arguments.duration, arguments.json);
+    let followed = Followed { target, doing: "measuring", duration, is_json };
+    let mut arrivals = Arrivals::new(source, followed, &interrupt);
+    let Some(subscriber) = arrivals.begin()? else { return Ok(Exit::Done) };
+    let mut filter = arguments.keys.apply(subscriber, target)?;
+    let counted = Counted::of(subscriber, filter.is_some());
     let mut meter = Meter::new(subscriber.topic().clone(), arguments.json, counted);
-    let mut delays = Delays::new(Schemas::of(&subscriber));
-    let mut arrivals = Arrivals::new(subscriber, (target, "measuring"), arguments.duration, &interrupt);
+    let mut delays = Delays::new(Schemas::of(subscriber));
     if !arguments.json {
         writeln!(io::stdout(), "{}", meter.heading())?;
     }
@@ -213,7 +216,18 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
                 meter.add(&measured, missed);
             }
             Arrival::Lost(missed, lost) => missed.into_iter().chain([lost]).for_each(|loss| meter.lose(loss)),
-            Arrival::Nothing => {}
+            Arrival::Found { is_new } => {
+                if let Some(subscriber) = arrivals.current() {
+                    filter = arguments.keys.filter(subscriber, target)?;
+                    delays.renew(Schemas::of(subscriber));
+                    meter.counted = Counted::of(subscriber, filter.is_some());
+                }
+                if is_new {
+                    old = 0;
+                    meter.begin_again();
+                }
+            }
+            Arrival::Parted | Arrival::Nothing => {}
             Arrival::Over(why) if meter.whole.received == 0 => return Err(arrivals.nothing(&why)),
             Arrival::Over(_) | Arrival::Interrupted => break,
         }
@@ -227,6 +241,18 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
         delays.print(&mut io::stdout())?;
     }
     Ok(Exit::Done)
+}
+
+impl Counted {
+    /// What is counted of this topic, of which some or all keys are wanted.
+    fn of(subscriber: &AnySubscriber<Raw>, has_filter: bool) -> Self {
+        match subscriber {
+            AnySubscriber::Table(_) => Self::Changes,
+            log if is_feed(log) && has_filter => Self::SomeRecords,
+            log if is_feed(log) => Self::Records,
+            _ => Self::Values,
+        }
+    }
 }
 
 impl Meter {
@@ -299,6 +325,12 @@ impl Meter {
         self.number += number;
         let before = self.last.map_or(0, |last| last.published_ns);
         Position { sequence: self.number, published_ns: position.published_ns.max(before) }
+    }
+
+    /// Goes on with a publisher whose sequences begin anew: the time between the two is not an interval.
+    fn begin_again(&mut self) {
+        self.last = None;
+        self.end_event();
     }
 
     fn lose(&mut self, loss: Loss) {

@@ -30,12 +30,20 @@ impl KeyArguments {
         subscriber: &mut AnySubscriber<Raw>,
         target: &Target,
     ) -> Result<KeyFilter, Failure> {
-        match (&self.key, &mut *subscriber) {
-            (None, _) => Ok(KeyFilter::default()),
-            (Some(pattern), AnySubscriber::Table(table)) => {
-                table.only_glob(pattern);
-                Ok(KeyFilter::default())
-            }
+        if let (Some(pattern), AnySubscriber::Table(table)) = (&self.key, &mut *subscriber) {
+            table.only_glob(pattern);
+        }
+        self.filter(subscriber, target)
+    }
+
+    /// The filter for a subscriber that was limited to these keys before.
+    pub(crate) fn filter(
+        &self,
+        subscriber: &AnySubscriber<Raw>,
+        target: &Target,
+    ) -> Result<KeyFilter, Failure> {
+        match (&self.key, subscriber) {
+            (None, _) | (_, AnySubscriber::Table(_)) => Ok(KeyFilter::default()),
             (Some(pattern), log) if is_feed(log) => {
                 Ok(KeyFilter { wanted: Some((pattern.chars().collect(), log.schema().clone())) })
             }

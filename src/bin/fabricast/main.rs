@@ -16,6 +16,7 @@ mod printer;
 mod publish;
 mod setting;
 mod shape;
+mod source;
 mod subscription;
 mod tail;
 mod timestamps;
@@ -68,7 +69,8 @@ Exit codes:
   1  no result: nothing published, nothing arrived in time or before the topic ended, no such key,
      a damaged value, or a rejected input line
   2  usage
-  3  no such node or topic, or it cannot be reached
+  3  no such node or topic, or it cannot be reached; `watch`, `hz` and `tail --follow` wait for it,
+     unless --until-end is given
   4  refused by the publisher
   5  the publisher is hung
   6  the publisher is gone

@@ -80,6 +80,11 @@ impl Printer {
         Self { topic, schemas, form, out: std::io::stdout().lock(), shown: 0 }
     }
 
+    /// Goes on with the values of this subscriber, which may be of another type.
+    pub(crate) fn renew(&mut self, subscriber: &AnySubscriber<Raw>) {
+        self.schemas = Schemas::of(subscriber);
+    }
+
     /// The number of values printed.
     pub(crate) fn shown(&self) -> u64 {
         self.shown

@@ -13,6 +13,7 @@ use fabricast::{
 use tracing_subscriber::EnvFilter;
 
 use super::failure::{Exit, Failure};
+use super::source::Source;
 
 /// How long a node may take to answer before it counts as hung.
 pub(crate) const ATTACH_TIMEOUT: Duration = Duration::from_secs(3);
@@ -41,6 +42,14 @@ pub(crate) enum Connect {
     Tcp,
     /// By an exchange over TCP, unreliably: for push only.
     TcpUnreliable,
+}
+
+/// Whether to end with the publisher, as an argument.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct EndArgument {
+    /// End when the topic ends or its publisher is gone, instead of waiting for the next publisher.
+    #[arg(long)]
+    pub(crate) until_end: bool,
 }
 
 /// How values travel, as an argument.
@@ -95,12 +104,16 @@ impl Setting {
 
     /// Opens a node to read from this address. Creates no runtime directory: a missing one means that no node is running.
     pub(crate) fn reader(&self, address: &Address) -> Result<Node, Failure> {
+        self.absence(address).map_or_else(|| self.node(None), Err)
+    }
+
+    /// The failure if there is no runtime directory, and so no node at this address.
+    fn absence(&self, address: &Address) -> Option<Failure> {
         let place = self.place();
-        if address.is_local() && is_absent(&place) {
+        (address.is_local() && is_absent(&place)).then(|| {
             let sentence = format!("no node listens at {address}: {}", no_nodes(&place));
-            return Err(Failure::new(Exit::Unreachable, sentence));
-        }
-        self.node(None)
+            Failure::new(Exit::Unreachable, sentence)
+        })
     }
 
     /// The runtime directory.
@@ -150,6 +163,35 @@ impl Setting {
         let (topic, type_name) = (subscriber.topic(), subscriber.schema().type_name());
         tracing::info!(target: "fabricast", %topic, type_name, "subscribed");
         Ok(subscriber)
+    }
+
+    /// Follows a topic of any kind and type, of a log from `start` on: until its end, or over restarts of its publisher, which need not
+    /// run yet.
+    pub(crate) fn follow(
+        &self,
+        target: &Target,
+        delivery: Delivery,
+        start: LogStart,
+        until_end: bool,
+    ) -> Result<Source, Failure> {
+        if until_end {
+            return Ok(Source::once(self.subscribe_any(target, delivery, start)?));
+        }
+        self.check_delivery(&target.address, delivery)?;
+        tracing::info!(target: "fabricast", topic = %target, ?delivery, "following");
+        let absence = self.absence(&target.address);
+        let node = self.node(None)?;
+        let subscriber = node.any_subscriber::<Raw>(target).delivery(delivery).start(start);
+        let opened = subscriber.timeout(ATTACH_TIMEOUT).persistent().open();
+        let opened = opened.map_err(|error| Failure::from(error).at(&target.address))?;
+        if let Some(error) = opened.open_error() {
+            let failure = absence.unwrap_or_else(|| Failure::from(error).at(&target.address));
+            if !matches!(failure.exit(), Exit::Unreachable | Exit::Gone) {
+                return Err(failure);
+            }
+            Failure::new(failure.exit(), format!("{failure}; waiting for a publisher")).note();
+        }
+        Ok(Source::persistent(opened))
     }
 
     /// Refuses a delivery that the connection does not have.

@@ -80,20 +80,29 @@ pub(crate) fn try_receive(subscriber: &mut AnySubscriber<Raw>) -> Result<Option<
     }
 }
 
-/// Receives the next value and returns `take` of it: polls often at first, and then less often. `None` at the deadline, or when
-/// the process is interrupted.
+/// Receives the next value and returns `take` of it, like [`poll`].
 pub(crate) fn receive<R>(
     subscriber: &mut AnySubscriber<Raw>,
     timeout: Duration,
     interrupt: &Interrupt,
     take: impl Fn(Received<'_>) -> R,
 ) -> Result<Option<R>, ReceiveError> {
+    poll(timeout, interrupt, || Ok(try_receive(subscriber)?.map(&take)))
+}
+
+/// Attempts to receive until something is received: often at first, and then less often. `None` at the deadline, or when the process
+/// is interrupted.
+pub(crate) fn poll<R>(
+    timeout: Duration,
+    interrupt: &Interrupt,
+    mut attempt: impl FnMut() -> Result<Option<R>, ReceiveError>,
+) -> Result<Option<R>, ReceiveError> {
     let deadline = Deadline::after(timeout);
     let mut pause = PAUSE_MIN;
     loop {
-        match try_receive(subscriber) {
+        match attempt() {
             Ok(None) | Err(ReceiveError::Contended { .. }) if !deadline.is_over() => {}
-            outcome => return Ok(outcome?.map(take)),
+            outcome => return outcome,
         }
         if interrupt.pause(pause.min(deadline.left())) {
             return Ok(None);

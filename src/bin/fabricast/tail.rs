@@ -4,16 +4,16 @@ mod arguments;
 mod earlier;
 mod table;
 
-use fabricast::{AnySubscriber, Delivery, Raw};
+use fabricast::{AnySubscriber, Delivery, Sequence};
 
 use self::arguments::{ANSWER_TIMEOUT, not_yet};
 use self::earlier::{LastRecords, earlier};
-use super::arrivals::{Arrival, Arrivals};
+use super::arrivals::{Arrival, Arrivals, Followed};
 use super::clock::Deadline;
 use super::failure::{Exit, Failure};
 use super::interrupt::Interrupt;
 use super::keys::KeyFilter;
-use super::printer::Printer;
+use super::printer::{Form, Printer};
 use super::setting::Setting;
 use super::subscription::{Value, keep};
 
@@ -21,13 +21,19 @@ pub(crate) use self::arguments::Arguments;
 
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
     let target = &arguments.target;
-    let node = setting.reader(&target.address)?;
     let delivery = if arguments.push { Delivery::Push } else { Delivery::Pull };
-    let mut subscriber = setting.attach(&node, target, delivery, arguments.start())?;
-    let filter = arguments.keys.apply(&mut subscriber, target)?;
-    match &subscriber {
-        AnySubscriber::Log(_) => records(arguments, subscriber, &filter),
-        AnySubscriber::Table(_) => table::run(arguments, subscriber),
+    let source = setting.follow(target, delivery, arguments.start(), arguments.is_until_end())?;
+    // Only now: until here Ctrl-C has its default effect.
+    let interrupt = Interrupt::install()?;
+    let (duration, form) = (arguments.duration, arguments.form.form());
+    let followed = Followed { target, doing: "following", duration, is_json: form == Form::Json };
+    let mut arrivals = Arrivals::new(source, followed, &interrupt);
+    let Some(subscriber) = arrivals.begin()? else { return Ok(Exit::Done) };
+    let filter = arguments.keys.apply(subscriber, target)?;
+    let (newest, printer) = (subscriber.newest_at_start(), Printer::new(subscriber, form));
+    match subscriber {
+        AnySubscriber::Log(_) => records(arguments, &mut arrivals, (printer, filter, newest)),
+        AnySubscriber::Table(_) => table::run(arguments, &mut arrivals, (printer, newest)),
         _ => {
             let (found, instead) =
                 (subscriber.kind(), "`fabricast get` and `fabricast watch` show its values");
@@ -40,48 +46,50 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
 /// Prints the records of a log.
 fn records(
     arguments: &Arguments,
-    subscriber: AnySubscriber<Raw>,
-    filter: &KeyFilter,
+    arrivals: &mut Arrivals<'_>,
+    (mut printer, mut filter, newest): (Printer, KeyFilter, Sequence),
 ) -> Result<Exit, Failure> {
     let target = &arguments.target;
     // The same record from which --last counts back: later ones do not add to it.
-    let until = (!arguments.follow).then(|| subscriber.newest_at_start());
+    let until = (!arguments.follow).then_some(newest);
     if let (Some(from), Some(newest)) = (arguments.from, until)
         && from > newest.get()
     {
         return Err(not_yet(target, ("record", from), newest));
     }
-    // Only now: until here Ctrl-C has its default effect.
-    let interrupt = Interrupt::install()?;
-    let mut printer = Printer::new(&subscriber, arguments.form.form());
-    let mut arrivals = Arrivals::new(subscriber, (target, "following"), arguments.duration, &interrupt);
     let mut over = match filter.is_some() && arguments.counts_back() {
-        true => last_records(arguments, &mut arrivals, &mut printer, filter)?,
+        true => last_records(arguments, arrivals, (&mut printer, &filter), newest)?,
         false => None,
     };
     let mut idle = Deadline::after(ANSWER_TIMEOUT);
     let is_done = |arrivals: &Arrivals<'_>, printer: &Printer| {
-        let last = arrivals.subscriber.last();
+        let last = arrivals.last();
         until.is_some_and(|until| last >= until) || arguments.count == Some(printer.shown())
     };
-    while !is_done(&arrivals, &printer) {
+    while !is_done(arrivals, &printer) {
         match over.take().map_or_else(|| arrivals.next(keep), Ok)? {
             Arrival::Value(value, _) if filter.wants(&value.bytes) => printer.value(&value)?,
             Arrival::Value(..) => {}
             Arrival::Lost(_, lost) => printer.loss(lost)?,
             Arrival::Nothing if until.is_some() && idle.is_over() => {
-                let next = arrivals.subscriber.last().next();
+                let next = arrivals.last().next();
                 let sentence =
                     format!("records of {target} from {next} on cannot be read: they may be damaged");
                 return Err(Failure::new(Exit::No, sentence));
             }
-            Arrival::Nothing => continue,
+            Arrival::Found { .. } => {
+                if let Some(subscriber) = arrivals.current() {
+                    filter = arguments.keys.filter(subscriber, target)?;
+                    printer.renew(subscriber);
+                }
+            }
+            Arrival::Parted | Arrival::Nothing => continue,
             Arrival::Over(why) if printer.shown() == 0 => return Err(arrivals.nothing(&why)),
             Arrival::Over(_) | Arrival::Interrupted => break,
         }
         idle = Deadline::after(ANSWER_TIMEOUT);
     }
-    match interrupt.came() {
+    match arrivals.was_interrupted() {
         true => Ok(Exit::Done),
         false => arguments.outcome(printer.shown(), "record of a key"),
     }
@@ -91,11 +99,10 @@ fn records(
 fn last_records(
     arguments: &Arguments,
     arrivals: &mut Arrivals<'_>,
-    printer: &mut Printer,
-    filter: &KeyFilter,
+    (printer, filter): (&mut Printer, &KeyFilter),
+    newest: Sequence,
 ) -> Result<Option<Arrival<Value>>, Failure> {
     let mut last = LastRecords::new(arguments.last);
-    let newest = arrivals.subscriber.newest_at_start();
     let over = earlier(arrivals, newest, &arguments.target, |arrived| {
         last.add(arrived, filter);
         Ok(())

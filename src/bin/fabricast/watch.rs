@@ -5,12 +5,12 @@ use std::time::Duration;
 use clap::Args;
 use fabricast::{LogStart, Target};
 
-use super::arrivals::{Arrival, Arrivals};
+use super::arrivals::{Arrival, Arrivals, Followed};
 use super::failure::{Exit, Failure};
 use super::interrupt::Interrupt;
 use super::keys::KeyArguments;
 use super::printer::{Form, Printer};
-use super::setting::{Setting, Way, target};
+use super::setting::{EndArgument, Setting, Way, target};
 use super::subscription::keep;
 use super::units::duration;
 
@@ -38,15 +38,24 @@ replaced values also has \"key\", and its first_lost is a number of this key. If
 stamps, \"timestamps\" has for the name of each {\"ns\",\"offset_ns\"}: its time since the Unix epoch,
 and after the publish time.
 
-The exit code is 0 after --count values, after --for if a value arrived, at Ctrl-C, and when the
-topic ends in good order after a value; 1 when no value arrived; 5 when none arrived within --for
-and the publisher is hung; 6 when the publisher's process is gone. A hung publisher is reported
-once, and watching continues; with --delivery push it is not detected.
+When the publisher is gone, or ends the topic, the command waits for the next one. A topic that
+does not exist yet is waited for, too. A line on standard error says when a publisher is lost and
+found, and whether it continues or has restarted: then its sequences begin anew. With --json these
+are also lines of standard output, {\"topic\",\"event\",\"epoch\"}: the event is lost, resumed (also of
+the first publisher) or restarted. With --until-end the command ends with the publisher.
+
+The exit code is 0 after --count values, after --for if a value arrived, and at Ctrl-C; 1 when no
+value arrived within --for, or the next topic is of another kind; 5 when the publisher is hung at
+the start, or no value arrived within --for because it is. With --until-end it is 0 or 1 when the
+topic ends in good order after a value or without one; 3 when there is no such topic; 6 when the
+publisher's process is gone. A hung publisher is reported once, and watching continues; with
+--delivery push it is not detected.
 
 Examples:
   fabricast watch shm:quotes/EURUSD
   fabricast watch shm:quotes/EURUSD --count 10 --json
   fabricast watch shm:quotes/EURUSD --for 5s --delivery push
+  fabricast watch shm:quotes/EURUSD --until-end
   fabricast watch shm:quotes/fx --key 'EUR*'";
 
 /// Arguments of `watch`.
@@ -64,6 +73,8 @@ pub(crate) struct Arguments {
     /// End after this time: seconds, or with a unit, as in 5s or 1m30s.
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     duration: Option<Duration>,
+    #[command(flatten)]
+    end: EndArgument,
     /// How values travel.
     #[arg(long, value_enum, default_value_t = Way::Pull)]
     delivery: Way,
@@ -74,13 +85,16 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
     let target = &arguments.target;
-    let mut subscriber = setting.subscribe_any(target, arguments.delivery.into(), LogStart::Newest)?;
-    let filter = arguments.keys.apply(&mut subscriber, target)?;
+    let source =
+        setting.follow(target, arguments.delivery.into(), LogStart::Newest, arguments.end.until_end)?;
     // Only now: until here Ctrl-C has its default effect.
     let interrupt = Interrupt::install()?;
-    let form = if arguments.json { Form::Json } else { Form::Text };
-    let mut printer = Printer::new(&subscriber, form);
-    let mut arrivals = Arrivals::new(subscriber, (target, "watching"), arguments.duration, &interrupt);
+    let (duration, is_json) = (arguments.duration, arguments.json);
+    let followed = Followed { target, doing: "watching", duration, is_json };
+    let mut arrivals = Arrivals::new(source, followed, &interrupt);
+    let Some(subscriber) = arrivals.begin()? else { return Ok(Exit::Done) };
+    let mut filter = arguments.keys.apply(subscriber, target)?;
+    let mut printer = Printer::new(subscriber, if is_json { Form::Json } else { Form::Text });
     while arguments.count.is_none_or(|count| printer.shown() < count) {
         match arrivals.next(keep)? {
             Arrival::Value(value, _) if !filter.wants(&value.bytes) => {}
@@ -92,7 +106,13 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
                 missed.map_or(Ok(()), |missed| printer.loss(missed))?;
                 printer.loss(lost)?;
             }
-            Arrival::Nothing => {}
+            Arrival::Found { .. } => {
+                if let Some(subscriber) = arrivals.current() {
+                    filter = arguments.keys.filter(subscriber, target)?;
+                    printer.renew(subscriber);
+                }
+            }
+            Arrival::Parted | Arrival::Nothing => {}
             Arrival::Over(why) if printer.shown() == 0 => return Err(arrivals.nothing(&why)),
             Arrival::Over(_) | Arrival::Interrupted => break,
         }

@@ -48,6 +48,16 @@ impl Delays {
         Self { schemas, fields, left: DECODED_MAX }
     }
 
+    /// Goes on with values of these schemas.
+    pub(super) fn renew(&mut self, schemas: Schemas) {
+        for name in schemas.timestamps().names() {
+            if !self.fields.iter().any(|(known, _)| known == name) {
+                self.fields.push((name.to_owned(), Delay::new()));
+            }
+        }
+        self.schemas = schemas;
+    }
+
     /// Whether another value of this second counts.
     pub(super) fn wants_more(&self) -> bool {
         self.left > 0 && !self.fields.is_empty()

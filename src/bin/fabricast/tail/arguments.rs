@@ -42,17 +42,25 @@ record before, or 0. If there are time stamps, \"timestamps\" has for the name o
 With --raw the bytes of records follow each other without separators, and losses go to standard
 error.
 
-The exit code is 0 when it is done, after --count records, at Ctrl-C, and when the topic ends in
-good order after a record; 1 when no record arrived within --for or before the end of the topic,
-or, without --follow, when --from is beyond the newest record or no key that matches --key was
-found; 5 when no record arrived within --for
-and the publisher is hung; 6 when the publisher's process is gone.
+With --follow, when the publisher is gone, or ends the topic, the command waits for the next one:
+one of the same epoch continues after the last record, and of any other all records are shown. A
+topic that does not exist yet is waited for, and shown from its first record on. Standard error
+says so; with --json there are lines {\"topic\",\"event\",\"epoch\"}: see `fabricast watch --help`.
+With --until-end the command ends with the publisher.
+
+The exit code is 0 when it is done, after --count records, and at Ctrl-C; 1 when no record arrived
+within --for, or, without --follow, when --from is beyond the newest record or no key that matches
+--key was found; 5 when the publisher is hung at the start, or no record arrived within --for
+because it is. Without --follow, or with --until-end, it is 0 or 1 when the topic ends in good
+order after a record or without one; 3 when there is no such topic; 6 when the publisher's process
+is gone.
 
 Examples:
   fabricast tail shm:exchange/trades                         the last 10 records
   fabricast tail shm:exchange/trades --earliest --json       every available record
   fabricast tail shm:exchange/trades --from 1000 --count 5   records 1000 to 1004
   fabricast tail shm:exchange/trades --last 0 --follow       records published from now on
+  fabricast tail shm:exchange/trades --follow --until-end    until the publisher ends
   fabricast tail shm:camera/frames --last 1 --raw > frame.bin
   fabricast tail shm:quotes/fx --last 3 --follow --key 'EUR*'
   fabricast tail shm:exchange/orders --last 3 --follow --key AAPL";
@@ -78,6 +86,9 @@ pub(crate) struct Arguments {
     /// Continue with records published later.
     #[arg(long, short)]
     pub(super) follow: bool,
+    /// With --follow, end when the topic ends or its publisher is gone, instead of waiting for the next publisher.
+    #[arg(long, requires = "follow")]
+    pub(super) until_end: bool,
     /// End after this many records.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) count: Option<u64>,
@@ -99,6 +110,11 @@ impl Arguments {
             None if self.earliest || (self.keys.is_some() && self.counts_back()) => LogStart::Earliest,
             None => LogStart::Back(self.last),
         }
+    }
+
+    /// Whether it ends with the publisher.
+    pub(super) fn is_until_end(&self) -> bool {
+        self.until_end || !self.follow
     }
 
     /// The outcome without --follow, after so many records or keys were shown.

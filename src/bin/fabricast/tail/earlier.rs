@@ -19,11 +19,11 @@ pub(super) fn earlier(
     mut take: impl FnMut(Result<Value, Loss>) -> Result<(), Failure>,
 ) -> Result<Option<Arrival<Value>>, Failure> {
     let mut idle = Deadline::after(ANSWER_TIMEOUT);
-    while arrivals.subscriber.last() < newest {
+    while arrivals.last() < newest {
         match arrivals.next(keep)? {
             Arrival::Value(value, _) => take(Ok(value))?,
             Arrival::Lost(_, lost) => take(Err(lost))?,
-            Arrival::Nothing if arrivals.subscriber.last() < newest && idle.is_over() => {
+            Arrival::Nothing if arrivals.last() < newest && idle.is_over() => {
                 let sentence = format!("{target} cannot be read: it may be damaged");
                 return Err(Failure::new(Exit::No, sentence));
             }

@@ -2,32 +2,29 @@
 
 use std::collections::HashMap;
 
-use fabricast::{AnySubscriber, Raw, Sequence};
+use fabricast::Sequence;
 
 use super::super::arrivals::{Arrival, Arrivals};
 use super::super::failure::{Exit, Failure};
-use super::super::interrupt::Interrupt;
 use super::super::printer::{Form, Printer};
 use super::super::subscription::{Value, keep};
 use super::arguments::{Arguments, not_yet};
 use super::earlier::earlier;
 
 /// Prints the keys of a table that changed last, and those that change from now on.
-pub(super) fn run(arguments: &Arguments, subscriber: AnySubscriber<Raw>) -> Result<Exit, Failure> {
-    let (target, form) = (&arguments.target, arguments.form.form());
-    if form == Form::Raw {
+pub(super) fn run(
+    arguments: &Arguments,
+    arrivals: &mut Arrivals<'_>,
+    (mut printer, newest): (Printer, Sequence),
+) -> Result<Exit, Failure> {
+    if arguments.form.form() == Form::Raw {
         let sentence = "--raw does not separate the values of a table: use --hex or --json";
         return Err(Failure::usage(sentence));
     }
-    let newest = subscriber.newest_at_start();
     if let Some(from) = arguments.from.filter(|from| *from > newest.get() && !arguments.follow) {
-        return Err(not_yet(target, ("commit", from), newest));
+        return Err(not_yet(&arguments.target, ("commit", from), newest));
     }
-    // Only now: until here Ctrl-C has its default effect.
-    let interrupt = Interrupt::install()?;
-    let mut printer = Printer::new(&subscriber, form);
-    let mut arrivals = Arrivals::new(subscriber, (target, "following"), arguments.duration, &interrupt);
-    let (values, over) = newest_values(&mut arrivals, &mut printer, arguments, newest)?;
+    let (values, over) = newest_values(arrivals, &mut printer, arguments, newest)?;
     for value in values.iter().skip(arguments.skipped(&values)) {
         if arguments.count == Some(printer.shown()) {
             return Ok(Exit::Done);
@@ -45,7 +42,8 @@ pub(super) fn run(arguments: &Arguments, subscriber: AnySubscriber<Raw>) -> Resu
                 printer.value(&value)?;
             }
             Arrival::Lost(_, lost) => printer.loss(lost)?,
-            Arrival::Nothing => {}
+            Arrival::Found { .. } => arrivals.current().into_iter().for_each(|it| printer.renew(it)),
+            Arrival::Parted | Arrival::Nothing => {}
             Arrival::Over(why) if printer.shown() == 0 => return Err(arrivals.nothing(&why)),
             Arrival::Over(_) | Arrival::Interrupted => break,
         }

@@ -24,6 +24,8 @@ pub(crate) struct StateReader {
     /// The first value that it can miss.
     first: Sequence,
     last: Sequence,
+    /// The last value that was reported instead of received.
+    unreceived: Sequence,
     /// Nothing was read from this memory yet, so that the slots need not hold the value after the last one.
     begins: bool,
     last_len: usize,
@@ -90,6 +92,7 @@ impl StateReader {
             check: SlotCheck::new(topic),
             first: Sequence::NONE,
             last: Sequence::NONE,
+            unreceived: Sequence::NONE,
             begins: true,
             last_len: 0,
             keeps_up: true,
@@ -247,7 +250,7 @@ impl StateReader {
         let skipped = self.skipped(sequence);
         self.unreported += skipped;
         self.counts.conflated += skipped;
-        (self.last, self.begins) = (sequence, false);
+        (self.last, self.unreceived, self.begins) = (sequence, sequence, false);
         self.suspicions = 0;
         self.counts.rejected += 1;
         match rejection {
@@ -280,8 +283,11 @@ impl Reader for StateReader {
 
     fn resume(&mut self, before: &mut Self, is_same_epoch: bool) {
         self.counts.add(&before.counts);
-        if is_same_epoch && self.last < before.last {
-            (self.last, self.keeps_up) = (before.last, false);
+        // The next publisher may have a value that could not be received from the one before.
+        let is_received = before.last > before.unreceived;
+        let last = before.last.get().saturating_sub(u64::from(!is_received));
+        if is_same_epoch && self.last.get() < last {
+            (self.last, self.keeps_up) = (Sequence::new(last), false);
         }
     }
 
@@ -395,7 +401,7 @@ impl Reader for StateReader {
     /// No value before the one that was the newest at the time of the grant counts as missed.
     fn give_up(&mut self, last: Sequence) -> Option<(Sequence, u64)> {
         let (first, count) = unread(self.last, self.first, last)?;
-        self.last = last;
+        (self.last, self.unreceived) = (last, last);
         self.counts.cut_off = self.counts.cut_off.saturating_add(count);
         Some((first, count))
     }

@@ -401,3 +401,29 @@ fn a_fetching_reader_finds_values_behind_a_damaged_head_stamp() {
     assert_eq!(fetch_all(&writer), Some(5));
     assert_eq!(fetch_all(&writer), None);
 }
+
+/// The value that one publisher did not deliver may be the newest of the next one, of the same epoch.
+#[test]
+fn value_that_was_damaged_or_cut_off_is_received_from_the_next_publisher() {
+    let mut writer = writer(4, 64);
+    for _ in 0..2 {
+        writer.publish(b"value", 1, 0).unwrap();
+    }
+    let spoilt = region_of(&words(writer.region()));
+    let tail = writer.geometry().slot_offset(Sequence::new(2)) + StateGeometry::tail_offset(5);
+    spoilt.store(tail, spoilt.load(tail) ^ 1);
+    let next_of = |before: &mut StateReader| {
+        let mut next = reader(&writer);
+        next.resume(before, true);
+        next.read(writer.region()).unwrap().map(|verified| verified.meta.sequence.get())
+    };
+    let mut damaged = reader(&writer);
+    damaged.read(&spoilt).unwrap_err();
+    assert_eq!(next_of(&mut damaged), Some(2));
+    let mut cut_off = reader(&writer);
+    assert_eq!(cut_off.give_up(Sequence::new(2)), Some((Sequence::new(1), 2)));
+    assert_eq!(next_of(&mut cut_off), Some(2));
+    let mut received = reader(&writer);
+    assert!(received.read(writer.region()).unwrap().is_some());
+    assert_eq!(next_of(&mut received), None);
+}

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::persistent::{Opening, ResumingOptions as _, persistent};
+use super::persistent::{Reopen, ResumingOptions as _, persistent};
 use super::terms::Terms;
 use super::{Node, PublisherBuilder, SubscriberBuilder};
 use crate::fabric::Target;
@@ -237,12 +237,12 @@ where
         PersistentFeedBuilder(self)
     }
 
-    fn opening(self) -> Result<(&'a Node, FeedOpening<K, R, V>), SubscriberError> {
+    fn opening(self) -> Result<(&'a Node, FeedReopening<K, R, V>), SubscriberError> {
         let Self { settings: SubscriberBuilder { node, place, terms, samples, .. }, interval, .. } = self;
         let log = place?;
         let table = Target { address: log.address.clone(), topic: table_of(log.topic.as_str()).parse()? };
         let types = PhantomData;
-        Ok((node, FeedOpening { log, table, terms, samples, interval, start: LogStart::Newest, types }))
+        Ok((node, FeedReopening { log, table, terms, samples, interval, start: LogStart::Newest, types }))
     }
 }
 
@@ -276,7 +276,7 @@ where
 }
 
 /// What it takes to open a subscriber of a feed.
-struct FeedOpening<K, R, V> {
+struct FeedReopening<K, R, V> {
     log: Target,
     table: Target,
     terms: Terms<()>,
@@ -290,7 +290,7 @@ struct FeedOpening<K, R, V> {
 /// The types of a feed.
 type Types<K, R, V> = PhantomData<fn() -> (K, R, V)>;
 
-impl<K, R, V> Clone for FeedOpening<K, R, V> {
+impl<K, R, V> Clone for FeedReopening<K, R, V> {
     fn clone(&self) -> Self {
         let Self { log, table, samples, terms, interval, start, types } = self;
         let (log, table, samples) = (log.clone(), table.clone(), samples.clone());
@@ -298,7 +298,7 @@ impl<K, R, V> Clone for FeedOpening<K, R, V> {
     }
 }
 
-impl<K, R, V> Opening for FeedOpening<K, R, V>
+impl<K, R, V> Reopen for FeedReopening<K, R, V>
 where
     K: Serialize + DeserializeOwned + Eq + Hash + Clone + Send + 'static,
     R: Serialize + DeserializeOwned + Send + 'static,

@@ -68,12 +68,12 @@ where
     /// Those of [`SubscriberBuilder::open`] for which another attempt makes no sense: see [`SubscriberError::is_transient`].
     pub fn open(self) -> Result<Persistent<S>, SubscriberError> {
         let SubscriberBuilder { node, place, terms, samples, .. } = self.0;
-        persistent(node, TopicOpening::<S> { target: place?, terms, samples })
+        persistent(node, TopicReopening::<S> { target: place?, terms, samples })
     }
 }
 
 /// What it takes to open a subscriber, again and again.
-pub(super) trait Opening: Clone + Send + 'static {
+pub(super) trait Reopen: Clone + Send + 'static {
     /// The subscriber.
     type Handle: Renewable + RenewableHandle + Send + 'static;
 
@@ -88,7 +88,7 @@ pub(super) trait Opening: Clone + Send + 'static {
 }
 
 /// Opens a subscriber now or, if that is not possible at the moment, seeks it.
-pub(super) fn persistent<O: Opening>(
+pub(super) fn persistent<O: Reopen>(
     node: &Node,
     opening: O,
 ) -> Result<Persistent<O::Handle>, SubscriberError> {
@@ -106,20 +106,20 @@ pub(super) fn persistent<O: Opening>(
 }
 
 /// A subscriber of one topic.
-struct TopicOpening<S: Subscribed> {
+struct TopicReopening<S: Subscribed> {
     target: Target,
     terms: Terms<S::Options>,
     samples: Vec<String>,
 }
 
-impl<S: Subscribed> Clone for TopicOpening<S> {
+impl<S: Subscribed> Clone for TopicReopening<S> {
     fn clone(&self) -> Self {
         let Self { target, terms, samples } = self;
         Self { target: target.clone(), terms: *terms, samples: samples.clone() }
     }
 }
 
-impl<S> Opening for TopicOpening<S>
+impl<S> Reopen for TopicReopening<S>
 where
     S: Subscribed + SubscriberHandle<Options: ResumingOptions + Send> + Send + 'static,
 {
@@ -143,27 +143,27 @@ where
 }
 
 /// Seeks a subscription for its handle.
-struct NodeSeek<O: Opening> {
+struct NodeSeek<O: Reopen> {
     node: Node,
     opening: O,
-    slot: Arc<Slot<O::Handle>>,
+    slot: Arc<FoundSlot<O::Handle>>,
 }
 
 /// What was found and not taken yet.
-type Slot<S> = Mutex<Option<Result<S, SubscriberError>>>;
+type FoundSlot<S> = Mutex<Option<Result<S, SubscriberError>>>;
 
 /// A subscription that is sought for a handle, unless that or the node is gone.
-struct Wanted<O: Opening> {
+struct Wanted<O: Reopen> {
     node: Weak<NodeInner>,
     opening: O,
     /// The epoch of the one that was lost.
     lost: Option<Epoch>,
-    slot: Weak<Slot<O::Handle>>,
+    slot: Weak<FoundSlot<O::Handle>>,
     /// An error that another attempt may not mend was reported.
     has_reported: bool,
 }
 
-impl<O: Opening> NodeSeek<O> {
+impl<O: Reopen> NodeSeek<O> {
     fn seek(&self, opening: O, lost: Option<Epoch>) {
         let (node, slot) = (Arc::downgrade(&self.node.inner), Arc::downgrade(&self.slot));
         let wanted = Wanted { node, opening, lost, slot, has_reported: false };
@@ -171,7 +171,7 @@ impl<O: Opening> NodeSeek<O> {
     }
 }
 
-impl<O: Opening> Seek<O::Handle> for NodeSeek<O> {
+impl<O: Reopen> Seek<O::Handle> for NodeSeek<O> {
     fn begin(&mut self, lost: Position, reason: &ReceiveError) {
         let (target, reason) = (self.opening.target().to_string(), ErrorChain(reason).to_string());
         self.node.core().tell(&Event::Lost { target, reason });
@@ -191,7 +191,7 @@ impl<O: Opening> Seek<O::Handle> for NodeSeek<O> {
     }
 }
 
-impl<O: Opening> Sought for Wanted<O> {
+impl<O: Reopen> Sought for Wanted<O> {
     fn attempt(&mut self) -> Attempt {
         let (Some(inner), Some(slot)) = (self.node.upgrade(), self.slot.upgrade()) else {
             return Attempt::Done;

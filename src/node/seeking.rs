@@ -35,14 +35,14 @@ pub(super) enum Attempt {
 #[derive(Debug)]
 pub(super) struct Seeking {
     clock: Arc<dyn Clock>,
-    state: Mutex<State>,
+    state: Mutex<SeekState>,
     /// Something changed for a thread that waits.
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
-    places: Vec<Place>,
+struct SeekState {
+    places: Vec<SoughtAddress>,
     threads: usize,
     /// A simulation has threads of its own.
     has_threads: bool,
@@ -51,7 +51,7 @@ struct State {
 }
 
 /// An address, and what is sought there.
-struct Place {
+struct SoughtAddress {
     address: Address,
     sought: Vec<Box<dyn Sought>>,
     /// A thread is there.
@@ -64,7 +64,7 @@ struct Place {
 
 /// What a thread does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum SeekStep {
     /// Another turn.
     Turn,
     /// A turn at this time.
@@ -77,7 +77,7 @@ impl Seeking {
     /// Seeks nothing. Two nodes with different seeds make their attempts at different times.
     pub(super) fn new(clock: Arc<dyn Clock>, seed: u64) -> Self {
         let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        let state = State { places: Vec::new(), threads: 0, has_threads: false, random };
+        let state = SeekState { places: Vec::new(), threads: 0, has_threads: false, random };
         Self { clock, state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -96,7 +96,7 @@ impl Seeking {
                 // Its publisher may be back at once, however long others were sought.
                 (place.due_ns, place.pause_ns, place.since_ns) = (now_ns, limits::SEEK_PAUSE_MIN_NS, now_ns);
             }
-            None => state.places.push(Place {
+            None => state.places.push(SoughtAddress {
                 address: address.clone(),
                 sought: vec![sought],
                 is_busy: false,
@@ -122,8 +122,8 @@ impl Seeking {
             let next = self.turn();
             let mut state = self.state.lock();
             match next {
-                Next::Turn => {}
-                Next::At(_) => {
+                SeekStep::Turn => {}
+                SeekStep::At(_) => {
                     // Something may have become due earlier meanwhile.
                     let Some(due_ns) = state.due_ns() else { continue };
                     let pause = Duration::from_nanos(due_ns.saturating_sub(self.clock.monotonic_ns()));
@@ -131,24 +131,24 @@ impl Seeking {
                         self.changed.wait_for(&mut state, pause);
                     }
                 }
-                Next::Nothing if state.places.iter().all(|place| place.is_busy) => {
+                SeekStep::Nothing if state.places.iter().all(|place| place.is_busy) => {
                     state.threads -= 1;
                     return;
                 }
-                Next::Nothing => {}
+                SeekStep::Nothing => {}
             }
         }
     }
 
     /// Makes the attempts at one address that are due.
-    pub(super) fn turn(&self) -> Next {
+    pub(super) fn turn(&self) -> SeekStep {
         let now_ns = self.clock.monotonic_ns();
         let (address, sought) = {
             let mut state = self.state.lock();
             let waiting = state.places.iter_mut().filter(|place| !place.is_busy);
-            let Some(place) = waiting.min_by_key(|place| place.due_ns) else { return Next::Nothing };
+            let Some(place) = waiting.min_by_key(|place| place.due_ns) else { return SeekStep::Nothing };
             if place.due_ns > now_ns {
-                return Next::At(place.due_ns);
+                return SeekStep::At(place.due_ns);
             }
             place.is_busy = true;
             (place.address.clone(), std::mem::take(&mut place.sought))
@@ -163,7 +163,7 @@ impl Seeking {
             }
         }
         self.put_back(&address, left, has_found);
-        Next::Turn
+        SeekStep::Turn
     }
 
     /// Leaves an address with those that were not found, until the next attempts are due.
@@ -192,7 +192,7 @@ impl Seeking {
     }
 }
 
-impl State {
+impl SeekState {
     /// When the next attempts are due at an address where no thread is.
     fn due_ns(&self) -> Option<u64> {
         self.places.iter().filter(|place| !place.is_busy).map(|place| place.due_ns).min()
@@ -206,9 +206,9 @@ impl State {
     }
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for SoughtAddress {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Place")
+        out.debug_struct("SoughtAddress")
             .field("address", &self.address)
             .field("sought", &self.sought.len())
             .finish_non_exhaustive()

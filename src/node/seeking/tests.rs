@@ -56,10 +56,10 @@ impl World {
     }
 
     /// Makes the attempts that are due now.
-    fn turn(&self) -> Next {
+    fn turn(&self) -> SeekStep {
         loop {
             let next = self.seeking.turn();
-            if next != Next::Turn {
+            if next != SeekStep::Turn {
                 return next;
             }
         }
@@ -67,7 +67,7 @@ impl World {
 
     /// Makes the next attempts, when they are due. Returns how long that was from now on, ns.
     fn next(&self) -> u64 {
-        let Next::At(due_ns) = self.turn() else { panic!("nothing is sought") };
+        let SeekStep::At(due_ns) = self.turn() else { panic!("nothing is sought") };
         let pause_ns = due_ns - self.clock.monotonic_ns();
         self.clock.advance_to(due_ns);
         self.turn();
@@ -80,7 +80,7 @@ impl World {
     }
 
     fn is_idle(&self) -> bool {
-        self.seeking.state.lock().places.is_empty() && self.turn() == Next::Nothing
+        self.seeking.state.lock().places.is_empty() && self.turn() == SeekStep::Nothing
     }
 }
 
@@ -90,7 +90,7 @@ fn attempt_is_made_at_once_and_what_was_found_is_not_sought_any_more() {
     assert!(world.is_idle());
     let now_ns = world.clock.monotonic_ns();
     world.seek(HERE, "one", Attempt::Done);
-    assert_eq!(world.turn(), Next::Nothing);
+    assert_eq!(world.turn(), SeekStep::Nothing);
     assert_eq!(*world.attempts.lock(), [("one", now_ns)]);
     assert!(world.is_idle());
 }

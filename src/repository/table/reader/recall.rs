@@ -7,13 +7,13 @@ use crate::repository::table::entry::Entry;
 use crate::repository::table::recalled::{Recalled, RecalledKey};
 
 impl TableReader {
-    /// Takes over what the reader before has received, of the same epoch, and the removals that it has not reported yet.
+    /// Takes over what the reader before has received, and the removals that it has not reported yet, of the same epoch.
     pub(super) fn recall(&mut self, before: &mut Self, is_same_epoch: bool) {
-        self.removed.append(&mut before.removed);
         if !is_same_epoch {
             // The keys of another epoch are gone with it.
             return;
         }
+        self.removed.append(&mut before.removed);
         let Recalled { mut keys, done, complete, .. } = std::mem::take(&mut before.recalled);
         for cell in before.directory.iter() {
             let Some(known) = before.cells.get(cell).filter(|known| known.is_reported) else { continue };

@@ -32,7 +32,7 @@ const LEN_MAX: usize = 64;
 /// Bytes of the ring of the log.
 const CAPACITY: usize = 8 << 20;
 /// Where a grant has the length of the region.
-const GRANTED_LEN_AT: usize = 28;
+const GRANTED_LEN_AT: usize = 36;
 const LANDING_UNFIT: u16 = 5;
 /// The seals that a landing region needs before it is sent.
 const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);

@@ -53,6 +53,7 @@ const FREE: &[(&str, usize)] = &[
     ("log-batch", 100),
     ("told", 64),
     ("log-told", 64),
+    ("log-persistent", 64),
     ("log-batch-told", 100),
     ("table", 64),
     ("table", 4096),
@@ -262,6 +263,7 @@ fn exercise(dir: &Path, what: &str, delivery: Delivery, len: usize, around: Arou
         "pod-in-place" => place.values_in_place(|number| [[[number; 32]; 32]; 8], around),
         "struct" => place.values::<Quote, _>(quote, around),
         "log" | "log-" => place.logs(1, around),
+        "log-persistent" => place.persistent_logs(around),
         "log-batch" | "log-batch-" => place.logs(30, around),
         "table" | "table-" => place.tables(1, around),
         "table-batch" | "table-batch-" => place.tables(TABLE_BATCH, around),
@@ -392,6 +394,38 @@ impl Place<'_> {
                 }
             }
             assert!(subscriber.try_receive_ref().expect("a receive").is_none());
+            is_at_once
+        };
+        repeat(&mut round, around);
+    }
+
+    /// Records that a persistent subscriber receives.
+    fn persistent_logs(self, around: Around<'_>) {
+        let Self { dir, delivery, len, .. } = self;
+        let publishing = Node::builder().name("p").expect("a name").runtime_dir(dir).open().expect("a node");
+        let mut publisher =
+            publishing.log_publisher::<Raw>("t").payload_len_max(len).open().expect("a topic");
+        let subscribing = Node::builder().runtime_dir(dir).open().expect("a node");
+        let builder = subscribing.log_subscriber::<Raw>("shm:p/t").delivery(delivery).persistent();
+        let mut subscriber = builder.open().expect("a subscription");
+        assert!(subscriber.is_attached());
+        let mut pattern = Pattern::new(len);
+        let mut number = 0;
+        let mut round = |may_wait: bool| {
+            number += 1;
+            publisher.publish(pattern.value(number)).expect("it fits");
+            let mut is_there = || {
+                let received = subscriber.try_receive_with(|subscriber| {
+                    let record = subscriber.try_receive_ref()?;
+                    Ok(record.map(|record| is_whole(record.bytes, number, len)))
+                });
+                received.expect("a receive").inspect(|is_right| assert!(is_right)).is_some()
+            };
+            let is_at_once = is_there();
+            if !is_at_once {
+                assert!(may_wait, "a record");
+                wait_until("a record", is_there);
+            }
             is_at_once
         };
         repeat(&mut round, around);

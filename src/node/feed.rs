@@ -231,7 +231,7 @@ where
         opening.open(node)
     }
 
-    /// Makes the subscriber outlive its publishers: see [`Persistent`](crate::Persistent). The settings apply to each of its
+    /// Makes the subscriber outlive its publishers: see [`Persistent`]. The settings apply to each of its
     /// subscriptions.
     pub fn persistent(self) -> PersistentFeedBuilder<'a, K, R, V> {
         PersistentFeedBuilder(self)

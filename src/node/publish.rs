@@ -40,7 +40,7 @@ impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
         Self { node, topic, payload_len_max, limit, samples, options, epoch, after, payload: PhantomData }
     }
 
-    /// Sets the longest payload, in bytes of its encoded form; up to [`limits::PAYLOAD_LEN_MAX`](crate::limits::PAYLOAD_LEN_MAX).
+    /// Sets the longest payload, in bytes of its encoded form; up to [`limits::PAYLOAD_LEN_MAX`].
     /// The default is the length of a fixed-length type, otherwise 4 KiB. Each slot of a state or a table reserves this much; a
     /// record of a log takes only its own length. A payload of a table is a key and its value, and one byte between them.
     pub fn payload_len_max(self, payload_len_max: usize) -> Self {
@@ -68,7 +68,7 @@ impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
         Self { epoch: Some(epoch), ..self }
     }
 
-    /// Continues the numbering after this sequence, at most [`limits::SEQUENCE_AFTER_MAX`](crate::limits::SEQUENCE_AFTER_MAX): the
+    /// Continues the numbering after this sequence, at most [`limits::SEQUENCE_AFTER_MAX`]: the
     /// first value has the next one. The values up to it count as published elsewhere, and no longer available here. By default the
     /// first value has sequence 1.
     ///

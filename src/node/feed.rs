@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::persistent::{Reopen, ResumingOptions as _, persistent};
+use super::persistent::{Reopen, persistent};
 use super::terms::Terms;
 use super::{Node, PublisherBuilder, SubscriberBuilder};
 use crate::fabric::Target;
@@ -110,7 +110,8 @@ where
         Self { log: self.log.sample(sample.clone()), table: self.table.sample(sample), ..self }
     }
 
-    /// Names the epoch, instead of a random one: see [`PublisherBuilder::epoch`]. The publishers of a pair publish the same events.
+    /// Names the epoch, instead of a random one: see [`PublisherBuilder::epoch`]. A restarted publisher
+    /// publishes all events of the epoch again, from the first one on; subscribers receive those that they do not have yet.
     pub fn epoch(self, epoch: Epoch) -> Self {
         Self { log: self.log.epoch(epoch), table: self.table.epoch(epoch), ..self }
     }
@@ -335,7 +336,8 @@ where
 
     /// A feed that did not exist is joined like any other, with the values of its keys.
     fn resuming(&self, lost: Option<Position>) -> Self {
-        let start = lost.map_or(LogStart::Newest, |lost| LogStart::Newest.resuming(Some(lost)));
+        let resumed = |Position { epoch, last }| LogStart::Resume { epoch, after: last };
+        let start = lost.map_or(LogStart::Newest, resumed);
         Self { start, ..self.clone() }
     }
 }

@@ -34,7 +34,7 @@ impl<'a, S: Subscribed> SubscriberBuilder<'a, S> {
 pub struct PersistentBuilder<'a, S: Subscribed>(SubscriberBuilder<'a, S>);
 
 /// The options of a later subscription.
-pub(super) trait ResumingOptions {
+trait ResumingOptions {
     /// Returns the options to continue after a subscription, or to begin with a topic that did not exist before.
     fn resuming(self, lost: Option<Position>) -> Self;
 }

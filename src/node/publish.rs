@@ -55,22 +55,15 @@ impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
         self
     }
 
-    /// Names the epoch, instead of a random one. A value is identified by epoch and sequence. So a publisher names an epoch in two
-    /// cases:
-    ///
-    /// - It has been restarted, and continues the numbering of its predecessor. Persistent subscribers then continue, too: see
-    ///   [`Self::after`].
-    /// - It is one of several that publish the same values in the same order, as lines of one feed. A subscriber that reads several
-    ///   lines receives each value once, from the line that has it first.
-    ///
-    /// In both cases the same sequence must be the same value: subscribers do not compare them.
+    /// Names the epoch, instead of a random one. A value is identified by epoch and sequence. A restarted publisher that names the
+    /// epoch of its predecessor continues its numbering, and [persistent](crate::Persistent) subscribers continue with it: see
+    /// [`Self::after`]. The same sequence must be the same value, because subscribers do not compare them.
     pub fn epoch(self, epoch: Epoch) -> Self {
         Self { epoch: Some(epoch), ..self }
     }
 
-    /// Continues the numbering after this sequence, at most [`limits::SEQUENCE_AFTER_MAX`]: the
-    /// first value has the next one. The values up to it count as published elsewhere, and no longer available here. By default the
-    /// first value has sequence 1.
+    /// Continues the numbering after this sequence, at most [`limits::SEQUENCE_AFTER_MAX`]: the first value has the next one. The
+    /// values up to it count as overwritten. By default the first value has sequence 1.
     ///
     /// ```
     /// use fabricast::Node;

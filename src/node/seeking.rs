@@ -4,6 +4,7 @@
 mod tests;
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -155,7 +156,7 @@ impl Seeking {
         };
         let (mut left, mut has_found, mut is_reached) = (Vec::new(), false, true);
         for mut one in sought {
-            let attempt = if is_reached { one.attempt() } else { Attempt::Unreached };
+            let attempt = if is_reached { attempt(one.as_mut()) } else { Attempt::Unreached };
             is_reached &= attempt != Attempt::Unreached;
             has_found |= attempt == Attempt::Done;
             if attempt != Attempt::Done {
@@ -190,6 +191,11 @@ impl Seeking {
         (place.sought, place.is_busy, place.due_ns) = (left, false, now_ns.saturating_add(pause_ns));
         place.pause_ns = (2 * place.pause_ns).min(if is_soon { soon_ns } else { later_ns });
     }
+}
+
+/// Makes one attempt. If it panics, in code of the payload type, the subscription is sought again, and so are the others.
+fn attempt(sought: &mut dyn Sought) -> Attempt {
+    catch_unwind(AssertUnwindSafe(|| sought.attempt())).unwrap_or(Attempt::Refused)
 }
 
 impl SeekState {

@@ -144,8 +144,8 @@ impl<S: Renewable> Persistent<S> {
         self.subscriber.as_ref()
     }
 
-    /// Returns the same for methods that change it, such as [`TableSubscriber::snapshot`], or for [`Liveness`](crate::Liveness). What
-    /// is received from it directly is not received again. An end that it reports is no error here: the next receive notices it.
+    /// Returns the same for methods that change it, such as [`TableSubscriber::snapshot`], or for [`Liveness`](crate::Liveness). A
+    /// value that it receives directly is not received again. If it reports its end, the next receive here begins to seek.
     pub fn current_mut(&mut self) -> Option<&mut S> {
         self.subscriber.as_mut()
     }

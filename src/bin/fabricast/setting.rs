@@ -107,7 +107,7 @@ impl Setting {
         self.absence(address).map_or_else(|| self.node(None), Err)
     }
 
-    /// The failure if there is no runtime directory, and so no node at this address.
+    /// The failure for an address on this host if the runtime directory does not exist.
     fn absence(&self, address: &Address) -> Option<Failure> {
         let place = self.place();
         (address.is_local() && is_absent(&place)).then(|| {

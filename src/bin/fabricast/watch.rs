@@ -47,7 +47,7 @@ the first publisher) or restarted. With --until-end the command ends with the pu
 The exit code is 0 after --count values, after --for if a value arrived, and at Ctrl-C; 1 when no
 value arrived within --for, or the next topic is of another kind; 5 when the publisher is hung at
 the start, or no value arrived within --for because it is. With --until-end it is 0 or 1 when the
-topic ends in good order after a value or without one; 3 when there is no such topic; 6 when the
+topic ends in good order after a value or without one; 3 when the topic does not exist; 6 when the
 publisher's process is gone. A hung publisher is reported once, and watching continues; with
 --delivery push it is not detected.
 

@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Attempts with their times, ns.
 type Attempts = Arc<Mutex<Vec<(&'static str, u64)>>>;
 
-/// Something sought that tells of its attempts.
+/// A subscription that is sought and records its attempts.
 struct Fake {
     name: &'static str,
     outcome: Arc<Mutex<Attempt>>,
@@ -289,4 +289,26 @@ fn thread_that_pauses_is_woken_by_a_new_one() {
     while !world.attempts.lock().iter().any(|(name, _)| *name == "new") {
         thread::yield_now();
     }
+}
+
+/// A payload type may panic when it is attached.
+struct Panicking(Arc<Mutex<u64>>);
+
+impl Sought for Panicking {
+    fn attempt(&mut self) -> Attempt {
+        *self.0.lock() += 1;
+        panic!("a payload type panics")
+    }
+}
+
+#[test]
+fn attempt_that_panics_is_repeated_and_stops_no_other_one() {
+    let world = World::new(1);
+    let count = Arc::<Mutex<u64>>::default();
+    world.seeking.seek(&HERE.parse().unwrap(), Box::new(Panicking(Arc::clone(&count))));
+    world.seek(HERE, "other", Attempt::Refused);
+    world.turn();
+    assert_eq!((*count.lock(), world.made()), (1, vec!["other"]));
+    world.next();
+    assert_eq!((*count.lock(), world.made()), (2, vec!["other"]));
 }

@@ -307,7 +307,7 @@ impl<S: Subscribed> Follower<S> {
         assert!(self.story.lock().contains_key(&(self.topic, epoch)));
     }
 
-    /// Takes note of what is no value. Panics if it should not happen.
+    /// Records an error. Panics if it is unexpected.
     fn note(&mut self, error: &ReceiveError) {
         match *error {
             ReceiveError::Contended { .. } => {}

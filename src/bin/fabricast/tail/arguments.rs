@@ -52,7 +52,7 @@ The exit code is 0 when it is done, after --count records, and at Ctrl-C; 1 when
 within --for, or, without --follow, when --from is beyond the newest record or no key that matches
 --key was found; 5 when the publisher is hung at the start, or no record arrived within --for
 because it is. Without --follow, or with --until-end, it is 0 or 1 when the topic ends in good
-order after a record or without one; 3 when there is no such topic; 6 when the publisher's process
+order after a record or without one; 3 when the topic does not exist; 6 when the publisher's process
 is gone.
 
 Examples:

@@ -50,10 +50,11 @@ summary has \"timestamps\", from each name to {\"values\",\"median_ns\",\"max_ns
 
 It runs until --for has passed, or Ctrl-C. Without a publisher it waits for one, and reports that on
 standard error. With --json it also prints lines {\"topic\",\"event\",\"epoch\"}: see
-`fabricast watch --help`. The time between two publishers of different epochs is not an interval. With --until-end it ends
-with the topic. If no value arrived, the exit code is 5 if the publisher is hung, otherwise 1. With
---until-end the exit code is also 3 if the topic does not exist, and 6 if the publisher's process
-is gone. A hung publisher is reported once, on standard error, and measuring continues.
+`fabricast watch --help`. The time between two publishers of different epochs is not an interval.
+With --until-end it ends with the topic. If no value arrived, the exit code is 5 if the publisher
+is hung, otherwise 1. With --until-end it is also 3 if the topic does not exist, and 6 if the
+publisher's process is gone. A hung publisher is reported once, on standard error, and measuring
+continues.
 
 Examples:
   fabricast hz shm:quotes/EURUSD

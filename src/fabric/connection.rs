@@ -102,6 +102,8 @@ pub(crate) struct Capabilities {
     /// The peer dialled with [`Intent::Write`], so regions are exposed to it for writing only. False where the intent makes no
     /// difference.
     pub(crate) is_dialled_to_write: bool,
+    /// It is not established yet. A peer may make several attempts to connect, and drop all but one of them in this state.
+    pub(crate) is_connecting: bool,
 }
 
 /// The result of [`Connection::prepare`].

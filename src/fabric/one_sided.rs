@@ -37,6 +37,13 @@ pub(crate) trait RemoteRead: Debug + Send {
     /// Returns whether the batch is complete.
     fn poll(&mut self) -> Result<Completion, FabricError>;
 
+    /// Returns another reader of the first `len` bytes, with a copy of its own, for another thread. `None` if that is impossible, or
+    /// needless because the mirror is the peer's memory.
+    fn headers(&self, len: usize) -> Result<Option<Box<dyn RemoteRead>>, FabricError> {
+        let _ = len;
+        Ok(None)
+    }
+
     /// Returns a handle that becomes readable when the batch may be complete: poll then. `None` if waiting is impossible or no
     /// batch is in flight.
     fn wait_handle(&mut self) -> Result<Option<BorrowedFd<'_>>, FabricError>;

@@ -14,7 +14,7 @@ pub(crate) const SENDS_MAX: u32 = 256;
 pub(crate) const SENDS_RESERVED: u32 = RECEIVES as u32 + SIGNAL_RECEIVES as u32 + 1;
 /// READs that one connection has in flight, and serves, at a time.
 pub(crate) const READS_MAX: u8 = 16;
-/// Approximate bytes of one WRITE. A device retries a message a few times before it gives up the connection, and on a lossy
+/// Approximate bytes of one WRITE. Some devices count retries per message before they give up the connection, and on a lossy
 /// network only short ones succeed within that.
 pub(crate) const WRITE_LEN: usize = 32 * 1024;
 /// The most WRITEs of this length for one range; a longer range has longer ones.
@@ -29,6 +29,22 @@ pub(crate) const WAITING_BATCHES_MAX: usize = 64;
 pub(crate) const BACKLOG: i32 = 128;
 /// How long a connection may be idle before the peer is probed, nanoseconds.
 pub(crate) const QUIET_NS: u64 = 250_000_000;
+/// How long the peer's host may leave work unanswered before the connection counts as lost, nanoseconds, however long the device
+/// would retry. Together with [`QUIET_NS`] a dead host is noticed within 2 s.
+pub(crate) const SILENCE_NS: u64 = 1_250_000_000;
+/// How often the ends of an unreliable connection send a beat, nanoseconds. A host that dies right after one is noticed by the next.
+pub(crate) const BEAT_NS: u64 = 3 * QUIET_NS / 2;
+/// What one check of an unanswered peer adds to its silence at most, nanoseconds: a host that was suspended itself does not take
+/// that time for the peer's silence.
+pub(crate) const SILENCE_STEP_NS: u64 = 2 * QUIET_NS;
+/// A long operation completes only when all of it has arrived: the silence may last as much longer as its bytes take at this rate,
+/// bytes per second.
+pub(crate) const RATE_MIN: u64 = 16 << 20;
+/// Within a batch, an operation is reported complete after so many bytes: completions show that the peer's host is alive.
+pub(crate) const SIGNAL_LEN: usize = 256 * 1024;
+/// How long a dial waits for an answer before it makes another attempt, nanoseconds. Each pause is half as long again as the one
+/// before: a slow node is not flooded, and of five attempts on a wire that loses one packet in ten, one in 3,000 dials has all lost.
+pub(crate) const REDIAL_NS: u64 = 300_000_000;
 /// How long connecting may take, nanoseconds.
 pub(crate) const CONNECT_DEADLINE_NS: u64 = 3_000_000_000;
 /// How long a failed queue pair has to return its work requests, nanoseconds.
@@ -43,4 +59,6 @@ const _: () = assert!(LOG_BATCHES_MAX * (LOG_BATCH_LEN_MAX / WRITE_LEN + 4) <= W
 const _: () = assert!(2 * WRITES_MAX + 4 < WRITES_ROOM / 2);
 const _: () = assert!(2 * PACKETS_MAX + 8 <= WRITES_ROOM);
 const _: () = assert!(LOG_BATCH_LEN_MIN < PACKETS_MAX * 1024);
+const _: () = assert!(SILENCE_NS + 5 * QUIET_NS / 4 + QUIET_NS / 4 < 2_000_000_000);
+const _: () = assert!(SILENCE_NS + BEAT_NS + QUIET_NS / 4 < 2_000_000_000);
 const _: () = assert!(RECEIVES >= 2 && RECEIVES.is_multiple_of(2) && SIGNAL_RECEIVES >= 2);

@@ -184,7 +184,7 @@ impl Connection for ShmConnection {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { placement: Placement::Words, shares_memory: true, is_dialled_to_write: false }
+        Capabilities { placement: Placement::Words, shares_memory: true, ..Capabilities::default() }
     }
 
     fn prepare(&self, registration: &Arc<Registration>) -> Result<Prepared, FabricError> {

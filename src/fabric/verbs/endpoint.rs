@@ -91,6 +91,8 @@ struct EndpointState {
     frames_under_way: u32,
     /// Completed work requests: they show that the peer's host is alive.
     completed: u64,
+    /// Bytes of the longest one-sided operation since nothing was in flight.
+    longest: usize,
     /// Free send buffers.
     send_buffers: Vec<u16>,
 }
@@ -151,6 +153,7 @@ impl Endpoint {
             exposed: ExposedRegions::default(),
             frames_under_way: 0,
             completed: 0,
+            longest: 0,
             send_buffers: (RECEIVES..RECEIVES + SEND_BUFFERS).rev().collect(),
         };
         Ok(Arc::new(Self {
@@ -248,11 +251,16 @@ impl Endpoint {
         self.state.lock().failure
     }
 
-    /// Returns the number of completed work requests. While it grows, the peer's host is alive.
-    pub(super) fn completed(&self) -> u64 {
+    /// Returns the number of completed work requests, and how long one in flight may take beyond what a packet takes, nanoseconds.
+    /// While the number grows, the peer's host is alive.
+    pub(super) fn progress(&self) -> (u64, u64) {
         let mut state = self.state.lock();
         self.poll_sends(&mut state);
-        state.completed
+        if state.work.len() == 0 {
+            state.longest = 0;
+        }
+        let longest = u64::try_from(state.longest).unwrap_or(u64::MAX);
+        (state.completed, longest.saturating_mul(1_000_000_000) / limits::verbs::RATE_MIN)
     }
 
     /// Probes the peer's host, unless a probe is in flight. Its device answers, whatever its process does; without an answer

@@ -296,6 +296,8 @@ pub(super) enum Failure {
     Closed,
     /// The device accepted only part of a batch.
     PartlyPosted,
+    /// The peer's host has not answered for too long.
+    Silent,
     /// The peer sent a malformed frame.
     Malformed(&'static str),
     /// A work request failed.
@@ -321,6 +323,7 @@ impl Failure {
         Some(match self {
             Self::Closed => return None,
             Self::PartlyPosted => VerbsError::PartlyPosted,
+            Self::Silent => VerbsError::NoAnswer,
             Self::Malformed(why) => VerbsError::Malformed { why },
             // The second status is that of a queue pair whose peer grants no remote access at all.
             Self::Completion { status: Status::RemoteAccess | Status::RemoteInvalidRequest, .. } => {

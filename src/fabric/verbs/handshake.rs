@@ -18,11 +18,11 @@ use super::error::VerbsError;
 use super::exchange::{QpInfo, READY, packet_sequence};
 use super::greeting::Rejection;
 use super::link::{LinkEvent, QpLink};
-use super::manager::{ACK_TIMEOUT, Destination, RETRY_COUNT, RNR_RETRY_COUNT, not_reached, resolve};
+use super::manager::{Destination, RETRY_COUNT, RNR_RETRY_COUNT, not_reached};
 use super::opened::Devices;
 use super::stream::{FrameStream, StreamEvent};
 use super::sys::{LinkLayer, QueuePair, QueuePairKind, RemoteFlags, RtrPlan, RtsPlan, SysError};
-use crate::fabric::{Address, FabricError};
+use crate::fabric::FabricError;
 use crate::limits;
 
 /// One end of a connection made by an exchange.
@@ -75,21 +75,22 @@ pub(super) struct LocalEnd {
     gid_index: Option<u8>,
     /// Reads in flight at a time.
     reads_max: u8,
+    /// See [`OpenDevice::ack_timeout`](super::opened::OpenDevice::ack_timeout).
+    ack_timeout: u8,
 }
 
 impl ExchangedLink {
     /// Starts connecting to a node.
     pub(super) fn dial(
-        address: &Address,
+        dialled: &Destination,
         (kind, writes): (QueuePairKind, bool),
         devices: &Devices,
         now_ns: u64,
     ) -> Result<Self, FabricError> {
-        let target = resolve(address)?;
-        let source = devices.source(&target)?;
-        let dialled = Destination { address: address.clone(), target };
-        let socket = connect(source.as_ref(), &target).map_err(|error| not_connected(&dialled, error))?;
-        let link = Self::new(socket, TcpPhase::Connecting, kind, Some(dialled), now_ns)?;
+        let source = devices.source(&dialled.target)?;
+        let socket =
+            connect(source.as_ref(), &dialled.target).map_err(|error| not_connected(dialled, error))?;
+        let link = Self::new(socket, TcpPhase::Connecting, kind, Some(dialled.clone()), now_ns)?;
         Ok(Self { writes, ..link })
     }
 
@@ -183,6 +184,7 @@ impl ExchangedLink {
         if let Some(near) = self.near.take() {
             near.connect(&far, peer)?;
         }
+        self.begin_to_beat()?;
         self.say(READY);
         self.phase = TcpPhase::Standing;
         Ok(LinkEvent::Established)
@@ -205,7 +207,13 @@ impl ExchangedLink {
         })?;
         self.say(&near.end.emit());
         (self.kind, self.phase, self.writes) = (far.kind, TcpPhase::Accepting, far.writes);
+        self.begin_to_beat()?;
         Ok(LinkEvent::Endpoint(near.endpoint))
+    }
+
+    /// A reliable queue pair notices a lost host itself.
+    fn begin_to_beat(&mut self) -> Result<(), FabricError> {
+        if self.kind == QueuePairKind::Rc { Ok(()) } else { self.stream.begin_to_beat().map_err(system) }
     }
 
     /// Ends a connection with a peer that is not a node.
@@ -338,7 +346,8 @@ impl LocalEnd {
         let gid_index =
             u8::try_from(device.gid.index).map_err(|_| SysError::new("ibv_modify_qp", Errno::RANGE))?;
         let gid_index = is_global.then_some(gid_index);
-        Ok(Self { endpoint, end, port: device.port, gid_index, reads_max: opened.reads_max })
+        let (reads_max, ack_timeout) = (opened.reads_max, opened.ack_timeout);
+        Ok(Self { endpoint, end, port: device.port, gid_index, reads_max, ack_timeout })
     }
 
     /// Connects the queue pair to the peer's, which is reached over TCP by this address. Where addresses are IP
@@ -362,7 +371,7 @@ impl LocalEnd {
         })?;
         queue_pair.to_rts(&RtsPlan {
             sq_psn: self.end.packet_sequence,
-            timeout: ACK_TIMEOUT,
+            timeout: self.ack_timeout,
             retry_count: RETRY_COUNT,
             rnr_retry_count: RNR_RETRY_COUNT,
             max_rd_atomic: self.reads_max.min(far.reads_max),
@@ -441,6 +450,7 @@ mod tests {
 
     use super::*;
     use crate::clock::{Clock, SystemClock};
+    use crate::fabric::Address;
 
     /// The result of a link.
     fn outcome(link: &mut ExchangedLink, now_ns: u64) -> Result<LinkEvent, FabricError> {
@@ -506,8 +516,9 @@ mod tests {
     fn address_without_a_listener_is_reported() {
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let address = Address::rdma(free);
+        let destination = Destination::resolve(&address).unwrap();
         let dialled =
-            ExchangedLink::dial(&address, (QueuePairKind::Rc, false), &Devices::new(Wish::default()), 0);
+            ExchangedLink::dial(&destination, (QueuePairKind::Rc, false), &Devices::new(Wish::default()), 0);
         let error = dialled.and_then(|mut link| outcome(&mut link, 0)).unwrap_err();
         assert!(matches!(&error, FabricError::NoSuchNode { address: found } if *found == address), "{error}");
     }

@@ -19,10 +19,8 @@ use crate::limits;
 
 /// The provider's name.
 const NAME: &str = "verbs";
-/// The acknowledgement timeout: 67 ms. With [`RETRY_COUNT`] a dead host is noticed in half a second.
-pub(super) const ACK_TIMEOUT: u8 = 14;
-/// Retransmissions of a packet. Not 7: some devices would never give up.
-pub(super) const RETRY_COUNT: u8 = 6;
+/// Retransmissions of a packet: as many as can be asked for. soft-RoCE then never gives up, adapters do after eight timeouts.
+pub(super) const RETRY_COUNT: u8 = 7;
 /// Retransmissions of a frame for which the peer had no receive.
 pub(super) const RNR_RETRY_COUNT: u8 = 6;
 /// The reason of a rejection: no node listens.
@@ -31,13 +29,20 @@ const REJECTED_NO_LISTENER: i32 = 8;
 const REJECTED_BY_PEER: i32 = 28;
 const NS_PER_MS: u64 = 1_000_000;
 
-/// The destination of a link.
+/// The destination of a dial.
 #[derive(Clone, Debug)]
 pub(super) struct Destination {
     /// The address as requested.
     pub(super) address: Address,
     /// The resolved address: names are resolved once.
     pub(super) target: SocketAddr,
+}
+
+impl Destination {
+    /// Resolves an address.
+    pub(super) fn resolve(address: &Address) -> Result<Self, FabricError> {
+        Ok(Self { address: address.clone(), target: resolve(address)? })
+    }
 }
 
 /// One end of a connection made by the connection manager.
@@ -74,22 +79,21 @@ enum CmPhase {
 impl ManagedLink {
     /// Starts connecting to a node.
     pub(super) fn dial(
-        address: &Address,
+        dialled: &Destination,
         writes: bool,
         devices: &Devices,
         now_ns: u64,
     ) -> Result<Self, FabricError> {
-        let target = resolve(address)?;
-        let source = devices.source(&target)?;
+        let source = devices.source(&dialled.target)?;
         let channel = EventChannel::create().map_err(super::device::explain)?;
         let id = CmId::create(&channel, PortSpace::Connections)?;
         let greeting = Greeting::new(writes)?;
         let timeout_ms = i32::try_from(limits::verbs::CONNECT_DEADLINE_NS / NS_PER_MS).unwrap_or(i32::MAX);
-        let begun = id.resolve_address(source.as_ref(), &target, timeout_ms).map_err(VerbsError::from);
-        let dialled = Destination { address: address.clone(), target };
-        begun.map_err(|error| not_reached(&dialled, error))?;
+        let begun =
+            id.resolve_address(source.as_ref(), &dialled.target, timeout_ms).map_err(VerbsError::from);
+        begun.map_err(|error| not_reached(dialled, error))?;
         let deadline_ns = now_ns.saturating_add(limits::verbs::CONNECT_DEADLINE_NS);
-        let dialled = Some(dialled);
+        let dialled = Some(dialled.clone());
         Ok(Self { id, channel, phase: CmPhase::Resolving, dialled, greeting, deadline_ns })
     }
 
@@ -129,7 +133,7 @@ impl ManagedLink {
         let channel = EventChannel::create()?;
         id.migrate(&channel)?;
         let device = device_of(id, devices)?;
-        id.set_ack_timeout(ACK_TIMEOUT)?;
+        id.set_ack_timeout(device.ack_timeout)?;
         let domain = device.domain_for(greeting.writes)?;
         let make = |plan: &QueuePairPlan<'_>| id.create_queue_pair(&domain, plan);
         let endpoint = Endpoint::create(&device, &domain, QueuePairKind::Rc, make)?;
@@ -202,7 +206,7 @@ impl ManagedLink {
         let make = |plan: &QueuePairPlan<'_>| self.id.create_queue_pair(&domain, plan);
         let endpoint = Endpoint::create(&device, &domain, QueuePairKind::Rc, make)?;
         endpoint.begin_to_receive()?;
-        self.id.set_ack_timeout(ACK_TIMEOUT)?;
+        self.id.set_ack_timeout(device.ack_timeout)?;
         let timeout_ms = i32::try_from(limits::verbs::CONNECT_DEADLINE_NS / NS_PER_MS).unwrap_or(i32::MAX);
         self.id.resolve_route(timeout_ms)?;
         self.phase = CmPhase::Routing;

@@ -6,13 +6,15 @@
 //!
 //! [`sys`] is the only module that names the C bindings or holds unsafe code. [`device`] selects a device, port and address of
 //! this host. An [`endpoint`] is a queue pair and its work in flight; a [`session`] adds a
-//! [`link`] (made by the connection [`manager`], or by a [`handshake`] over TCP) and messages; [`connection`] and
+//! [`link`] (made by the connection [`manager`], or by a [`handshake`] over TCP; [`dialling`] makes it until there is an answer),
+//! and messages; [`connection`] and
 //! [`one_sided`] implement the fabric's traits with them. The thread of [`service`] drives sessions that no owner polls. A
 //! [`channel`] has its own queue pairs, for datagrams.
 
 mod channel;
 mod connection;
 mod device;
+mod dialling;
 mod endpoint;
 mod error;
 mod exchange;
@@ -26,6 +28,7 @@ mod opened;
 mod region;
 mod service;
 mod session;
+mod silence;
 mod stream;
 mod sys;
 mod work;
@@ -39,10 +42,11 @@ pub use error::VerbsError;
 use self::channel::Channels;
 use self::connection::{VerbsConnection, VerbsListener};
 use self::device::Wish;
+use self::dialling::DiallingLink;
 use self::error::Failure;
 use self::handshake::ExchangedLink;
 use self::link::QpLink;
-use self::manager::ManagedLink;
+use self::manager::{Destination, ManagedLink};
 use self::opened::Devices;
 use self::region::VerbsRegistered;
 use self::service::Service;
@@ -105,13 +109,17 @@ impl Fabric for VerbsFabric {
         _: Duration,
     ) -> Result<Box<dyn Connection>, FabricError> {
         let (writes, devices, now_ns) = (intent == Intent::Write, &self.devices, SystemClock.monotonic_ns());
-        let exchanged = |kind| ExchangedLink::dial(address, (kind, writes), devices, now_ns);
-        let link: Box<dyn QpLink> = match self.connect {
-            RdmaConnect::Manager => Box::new(ManagedLink::dial(address, writes, devices, now_ns)?),
-            RdmaConnect::Tcp => Box::new(exchanged(QueuePairKind::Rc)?),
-            RdmaConnect::TcpUnreliable => Box::new(exchanged(QueuePairKind::Uc)?),
+        let (to, connect) = (Destination::resolve(address)?, self.connect);
+        let attempt = move |devices: &Devices, now_ns: u64| -> Result<Box<dyn QpLink>, FabricError> {
+            let exchanged = |kind| ExchangedLink::dial(&to, (kind, writes), devices, now_ns);
+            Ok(match connect {
+                RdmaConnect::Manager => Box::new(ManagedLink::dial(&to, writes, devices, now_ns)?),
+                RdmaConnect::Tcp => Box::new(exchanged(QueuePairKind::Rc)?),
+                RdmaConnect::TcpUnreliable => Box::new(exchanged(QueuePairKind::Uc)?),
+            })
         };
-        let session = Session::new(&self.devices, link, None)?;
+        let link = DiallingLink::dial(address, Box::new(attempt), devices, now_ns)?;
+        let session = Session::new(&self.devices, Box::new(link), None)?;
         Ok(Box::new(VerbsConnection::new(session, &self.service, &self.channels)))
     }
 

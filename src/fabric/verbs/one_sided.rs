@@ -50,11 +50,7 @@ impl Offer for VerbsOffer {
             return Err(FabricError::Access { why: "an unreliable connection supports push only" });
         }
         self.check(Exposure::Read, "the peer exposed it for writing", len_min)?;
-        let Self { endpoint, remote } = *self;
-        let mirror = Arc::new(Region::allocate(len_min.max(WORD), Protection::PeersRead)?);
-        let target = device::register(&endpoint.domain, &mirror, RemoteAccess::None, true)?;
-        let (target, tracker) = (Arc::new(target), Arc::default());
-        Ok(Box::new(VerbsRead { endpoint, remote, target, tracker, is_waiting: false, waiting: Vec::new() }))
+        Ok(Box::new(VerbsRead::new(self.endpoint, self.remote, len_min)?))
     }
 
     fn open_write(self: Box<Self>, len_min: usize) -> Result<Box<dyn RemoteWrite>, FabricError> {
@@ -82,6 +78,13 @@ struct VerbsRead {
 }
 
 impl VerbsRead {
+    fn new(endpoint: Arc<Endpoint>, remote: Descriptor, len: usize) -> Result<Self, FabricError> {
+        let mirror = Arc::new(Region::allocate(len.max(WORD), Protection::PeersRead)?);
+        let target = Arc::new(device::register(&endpoint.domain, &mirror, RemoteAccess::None, true)?);
+        let (tracker, waiting) = (Arc::default(), Vec::new());
+        Ok(Self { endpoint, remote, target, tracker, is_waiting: false, waiting })
+    }
+
     fn try_post(&self, ranges: &[ByteRange]) -> Result<Posted, FabricError> {
         let max = self.endpoint.message_len_max;
         let operation = |(offset, len)| Operation::Read {
@@ -123,6 +126,10 @@ impl RemoteRead for VerbsRead {
             return Ok(Completion::Pending);
         }
         Ok(if under_way == 0 { Completion::Done } else { Completion::Pending })
+    }
+
+    fn headers(&self, len: usize) -> Result<Option<Box<dyn RemoteRead>>, FabricError> {
+        Ok(Some(Box::new(Self::new(Arc::clone(&self.endpoint), self.remote, len)?)))
     }
 
     fn wait_handle(&mut self) -> Result<Option<BorrowedFd<'_>>, FabricError> {

@@ -27,7 +27,19 @@ pub(super) struct OpenDevice {
     pub(super) reads_served_max: u8,
     /// Reads that a connection has in flight at a time.
     pub(super) reads_max: u8,
+    /// After how long a packet that was not acknowledged is repeated, as the exponent of the specification.
+    pub(super) ack_timeout: u8,
 }
+
+/// The timeout of soft-RoCE: 67 ms. It repeats packets for ever, and the session ends the connection after
+/// [`limits::verbs::SILENCE_NS`]. On a wire that loses one packet in 20 each way, one exchange in 10 fails, and of messages of eight
+/// packets 37 %. The 18 tries that fit into the silence never fail together for an exchange, and once in 60 million such messages;
+/// seven tries do once in 12 million exchanges, and once in a thousand messages.
+const SOFT_ACK_TIMEOUT: u8 = 14;
+/// The timeout of adapters: 268 ms, to which some round up anyway. They give up after eight: not before the session does, so a live
+/// peer is not taken for dead because the wire was down for less than that.
+const ACK_TIMEOUT: u8 = 16;
+const _: () = assert!(8 * (4096 << ACK_TIMEOUT) > limits::verbs::SILENCE_NS + limits::verbs::QUIET_NS);
 
 impl OpenDevice {
     fn new(context: &Arc<Context>) -> Result<Self, VerbsError> {
@@ -40,6 +52,7 @@ impl OpenDevice {
             message_len_max: context.message_len_max()?,
             reads_served_max: reads(attributes.qp_rd_atom_max),
             reads_max: reads(attributes.qp_init_rd_atom_max),
+            ack_timeout: if attributes.is_soft { SOFT_ACK_TIMEOUT } else { ACK_TIMEOUT },
         })
     }
 }

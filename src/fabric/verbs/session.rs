@@ -18,6 +18,8 @@ use super::message::{Descriptor, Frame, Inbound, Malformed, Message, Outbound};
 use super::one_sided::VerbsOffer;
 use super::opened::Devices;
 use super::region::VerbsRegistered;
+use super::silence::{Silence, SilenceCheck};
+use super::stream::FrameStream;
 use crate::fabric::several::together;
 use crate::fabric::{
     Capabilities, FabricError, Offer, Placement, Prepared, Received, Registration, RemoteKey, Sent, Waker,
@@ -60,10 +62,8 @@ struct SessionState {
     /// Set once the owner is gone: what it sent is delivered until then.
     lingers_until_ns: Option<u64>,
     attention: Attention,
-    /// Completed work requests when the session was last found alive, or the peer was probed.
-    completed: u64,
-    /// When to check that again.
-    check_ns: u64,
+    /// Whether the peer's host answers.
+    silence: Silence,
     /// The owner was woken.
     awake: bool,
     /// The owner had a message when the queue was full, and is to be woken when it drains.
@@ -137,8 +137,7 @@ impl Session {
                 end: None,
                 lingers_until_ns: None,
                 attention: Attention::None,
-                completed: 0,
-                check_ns: 0,
+                silence: Silence::default(),
                 awake: false,
                 wants_to_send: false,
             }),
@@ -252,8 +251,9 @@ impl Session {
     /// Returns its capabilities, known once the endpoint exists.
     pub(super) fn capabilities(&self) -> Capabilities {
         let placement = self.endpoint.get().map_or_else(Placement::default, |endpoint| endpoint.placement());
-        let is_dialled_to_write = self.state.lock().link.is_dialled_to_write();
-        Capabilities { placement, shares_memory: false, is_dialled_to_write }
+        let state = self.state.lock();
+        let (is_dialled_to_write, is_connecting) = (state.link.is_dialled_to_write(), !state.is_established);
+        Capabilities { placement, shares_memory: false, is_dialled_to_write, is_connecting }
     }
 
     /// Marks the owner gone. What it sent is still delivered, within a deadline.
@@ -296,7 +296,7 @@ impl Session {
         }
         if !state.is_unfinished() {
             state.attention = Attention::Rare;
-            return Next::At(state.check_ns);
+            return Next::At(state.silence.due_ns());
         }
         state.attention = Attention::Close;
         let link_ns = state.link.deadline_ns().unwrap_or(u64::MAX);
@@ -304,29 +304,34 @@ impl Session {
         // Completing sends wake no thread, so a full queue, or the last send, is polled.
         let lingers = state.lingers_until_ns.is_some() && !state.link.is_leaving();
         let polls = state.is_established && (lingers || state.outbound.has_frame() || state.has_unsent());
-        let check_ns = if state.is_established { state.check_ns } else { u64::MAX };
+        let check_ns = if state.is_established { state.silence.due_ns() } else { u64::MAX };
         let again_ns = if polls { now_ns.saturating_add(POLL_INTERVAL_NS) } else { u64::MAX };
         Next::AtEvent(link_ns.min(linger_ns).min(again_ns).min(check_ns))
     }
 
-    /// Probes the peer's host if nothing was acknowledged or received for a while. Links that carry the frames of
-    /// unreliable endpoints do that themselves.
+    /// Probes the peer's host if nothing was acknowledged or received for a while, and ends the session if it does not answer. The
+    /// link of an unreliable endpoint ends if a beat is not acknowledged.
     fn check_liveness(&self, state: &mut SessionState, now_ns: u64) {
         let endpoint = self.endpoint.get().filter(|_| state.is_established && state.end.is_none());
-        let Some(endpoint) = endpoint.filter(|_| now_ns >= state.check_ns) else { return };
-        let completed = endpoint.completed();
-        // Not the first time: the connection was only just established.
-        if endpoint.is_reliable()
-            && completed == state.completed
-            && state.check_ns > 0
-            && let Err(error) = endpoint.probe()
-        {
-            return self.end(state, SessionEnd::Failed(Some(error)));
+        let Some(endpoint) = endpoint.filter(|_| now_ns >= state.silence.due_ns()) else { return };
+        if !endpoint.is_reliable() {
+            state.silence.put_off(now_ns);
+            // Reading reports a broken stream.
+            _ = state.link.frames().map(FrameStream::beat);
+            return;
         }
-        state.completed = completed;
-        // Idle sessions are checked together, so that many of them wake the thread no more often than a few.
-        let check_ns = now_ns.saturating_add(limits::verbs::QUIET_NS);
-        state.check_ns = check_ns.checked_next_multiple_of(limits::verbs::QUIET_NS / 4).unwrap_or(check_ns);
+        match state.silence.check(now_ns, endpoint.progress()) {
+            SilenceCheck::Answers => {}
+            SilenceCheck::Quiet => {
+                if let Err(error) = endpoint.probe() {
+                    self.end(state, SessionEnd::Failed(Some(error)));
+                }
+            }
+            SilenceCheck::Lost => {
+                endpoint.fail(Failure::Silent);
+                self.end(state, SessionEnd::Failed(Some(VerbsError::NoAnswer.into())));
+            }
+        }
     }
 
     /// Ends a session without an owner once the peer has everything, or its deadline has passed.

@@ -85,7 +85,8 @@ impl World {
     /// A misbehaving peer, which dials to read or to write.
     fn rogue(&mut self, writes: bool) -> (Rogue, Box<dyn Connection>) {
         let now_ns = SystemClock.monotonic_ns();
-        let mut link = ManagedLink::dial(&self.at, writes, &self.near.devices, now_ns).unwrap();
+        let destination = Destination::resolve(&self.at).unwrap();
+        let mut link = ManagedLink::dial(&destination, writes, &self.near.devices, now_ns).unwrap();
         let (mut endpoint, mut stands, mut far) = (None, false, None);
         until("a connection", || {
             match link.next(&self.near.devices, SystemClock.monotonic_ns()).unwrap() {

@@ -107,6 +107,11 @@ impl Network {
         self.state.lock().kill(node, self.now());
     }
 
+    /// Breaks all connections of the process: both ends of each notice, and can connect again.
+    pub(crate) fn break_connections(&self, node: &NodeName) {
+        self.state.lock().break_connections(node);
+    }
+
     /// Stops the process: no message reaches or leaves it. Its memory still answers.
     pub(crate) fn pause(&self, node: &NodeName) {
         self.state.lock().set_paused(node, true);

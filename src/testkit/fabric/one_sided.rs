@@ -164,6 +164,12 @@ struct FetchedRead {
 }
 
 impl RemoteRead for FetchedRead {
+    fn headers(&self, len: usize) -> Result<Option<Box<dyn RemoteRead>>, FabricError> {
+        let mirror = Arc::new(Region::allocate(len, Protection::PeersRead)?);
+        let (network, route) = (Arc::clone(&self.network), self.route.clone());
+        Ok(Some(Box::new(Self { network, route, mirror, transfer: None })))
+    }
+
     fn mirror(&self) -> &Arc<Region> {
         &self.mirror
     }

@@ -384,6 +384,13 @@ impl SimState {
         }
     }
 
+    pub(super) fn break_connections(&mut self, node: &NodeName) {
+        let is_of = |end: &SimEnd| self.processes[end.process as usize - 1].node == *node;
+        let links = self.links.iter().filter(|(_, link)| link.ends.iter().any(is_of));
+        let links: Vec<u64> = links.map(|(link, _)| *link).collect();
+        links.into_iter().for_each(|link| self.break_off(link));
+    }
+
     pub(super) fn kill(&mut self, node: &NodeName, now: u64) {
         let numbered = self.processes.iter_mut().zip(1..);
         let killed: Vec<u32> = numbered

@@ -92,6 +92,11 @@ impl FaultyRead {
 }
 
 impl RemoteRead for FaultyRead {
+    /// Without faults: they are meant for the subscriber.
+    fn headers(&self, len: usize) -> Result<Option<Box<dyn RemoteRead>>, FabricError> {
+        self.inner.headers(len)
+    }
+
     fn mirror(&self) -> &Arc<Region> {
         self.inner.mirror()
     }

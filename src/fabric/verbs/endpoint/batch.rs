@@ -7,7 +7,7 @@ use crate::fabric::FabricError;
 use crate::fabric::verbs::error::{Failure, VerbsError};
 use crate::fabric::verbs::sys::{MemoryRegion, Operation, SendChain, SendRequest};
 use crate::fabric::verbs::work::BatchId;
-use crate::limits::verbs::SENDS_RESERVED;
+use crate::limits::verbs::{SENDS_RESERVED, SIGNAL_LEN};
 use crate::sync::atomic::Ordering;
 
 /// The result of posting a batch.
@@ -59,9 +59,16 @@ impl Endpoint {
         operations: impl Iterator<Item = Operation<'a>>,
     ) -> Result<Posted, FabricError> {
         let (mut chain, mut is_begun) = (SendChain::default(), false);
+        let mut unsignaled_len = 0;
         for (operation, number) in operations.zip(1..) {
             let is_last = number == requests;
-            chain.push(&SendRequest { wr_id: id.request(is_last), operation, signaled: is_last });
+            unsignaled_len += operation.len();
+            state.longest = state.longest.max(operation.len());
+            let signaled = is_last || unsignaled_len >= SIGNAL_LEN;
+            if signaled {
+                unsignaled_len = 0;
+            }
+            chain.push(&SendRequest { wr_id: id.request(is_last), operation, signaled });
             if !chain.is_full() && !is_last {
                 continue;
             }

@@ -81,7 +81,12 @@ pub(in crate::fabric::verbs) struct DeviceAttributes {
     pub(in crate::fabric::verbs) qp_init_rd_atom_max: u32,
     /// Ports; they are numbered from 1 on.
     pub(in crate::fabric::verbs) ports: u8,
+    /// Whether it is the kernel's soft-RoCE.
+    pub(in crate::fabric::verbs) is_soft: bool,
 }
+
+/// The vendor number of soft-RoCE (RXE_VENDOR_ID in the kernel).
+const SOFT_ROCE_VENDOR: u32 = 0x00ff_ffff;
 
 /// The properties of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -293,6 +298,7 @@ impl Context {
             qp_rd_atom_max: count(raw.max_qp_rd_atom),
             qp_init_rd_atom_max: count(raw.max_qp_init_rd_atom),
             ports: raw.phys_port_cnt,
+            is_soft: raw.vendor_id == SOFT_ROCE_VENDOR,
         })
     }
 

@@ -199,7 +199,7 @@ pub(in crate::fabric::verbs) struct ConnectParameters<'a> {
     pub(in crate::fabric::verbs) responder_resources: u8,
     /// Reads in flight at a time.
     pub(in crate::fabric::verbs) initiator_depth: u8,
-    /// Retransmissions of an unacknowledged packet. At most 6: some devices never give up at 7.
+    /// Retransmissions of an unacknowledged packet, at most 7: then some devices never give up.
     pub(in crate::fabric::verbs) retry_count: u8,
     /// Retransmissions when the peer had no receive; 7 is for ever.
     pub(in crate::fabric::verbs) rnr_retry_count: u8,

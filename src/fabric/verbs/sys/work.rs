@@ -108,6 +108,22 @@ pub(in crate::fabric::verbs) enum Operation<'a> {
     },
 }
 
+impl Operation<'_> {
+    /// Returns the bytes that it moves.
+    pub(in crate::fabric::verbs) fn len(&self) -> usize {
+        match self {
+            Self::Read { local, .. }
+            | Self::Write { local, .. }
+            | Self::Send { local }
+            | Self::Datagram { local, .. } => local.len as usize,
+            Self::WriteInline { bytes, .. }
+            | Self::SendInline { bytes }
+            | Self::DatagramInline { bytes, .. } => bytes.len(),
+            Self::Probe => 0,
+        }
+    }
+}
+
 /// A work request for the send queue.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::fabric::verbs) struct SendRequest<'a> {

@@ -1,0 +1,244 @@
+//! Dialling: several attempts to connect to one node, of which the first one that is established is kept.
+//!
+//! Neither the connection manager nor TCP repeats a lost packet of a connection in less than a second. So a dial that has no
+//! answer yet begins anew, with an identifier, or a socket, and a queue pair of its own. Earlier attempts remain: a slow node
+//! still answers them. The others end when one is established, and the node then drops its ends of them: it is notified, and
+//! gives up by itself what was not established in time.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::event::epoll;
+
+use super::endpoint::Endpoint;
+use super::link::{LinkEvent, QpLink};
+use super::opened::Devices;
+use super::stream::FrameStream;
+use crate::chain::ErrorChain;
+use crate::fabric::{Address, FabricError};
+use crate::limits::verbs::{CONNECT_DEADLINE_NS, REDIAL_NS};
+
+/// Begins an attempt.
+type Dial = Box<dyn FnMut(&Devices, u64) -> Result<Box<dyn QpLink>, FabricError> + Send>;
+
+/// The dialling end of a connection.
+pub(super) struct DiallingLink {
+    address: Address,
+    dial: Dial,
+    attempts: Vec<Attempt>,
+    /// The attempt that was established.
+    kept: Option<Kept>,
+    /// Readable when an attempt has an event.
+    events: OwnedFd,
+    /// When the next attempt begins, and the pause after it, ns.
+    again_ns: u64,
+    pause_ns: u64,
+    deadline_ns: u64,
+}
+
+/// An attempt that is not established.
+struct Attempt {
+    link: Box<dyn QpLink>,
+    endpoint: Option<Arc<Endpoint>>,
+}
+
+/// The established attempt.
+struct Kept {
+    link: Box<dyn QpLink>,
+    /// The session has yet to be notified of that.
+    is_news: bool,
+}
+
+impl DiallingLink {
+    /// Makes the first attempt to connect to the node at this address.
+    pub(super) fn dial(
+        address: &Address,
+        mut dial: Dial,
+        devices: &Devices,
+        now_ns: u64,
+    ) -> Result<Self, FabricError> {
+        let first = dial(devices, now_ns)?;
+        let events = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(waits)?;
+        let mut link = Self {
+            address: address.clone(),
+            dial,
+            attempts: Vec::new(),
+            kept: None,
+            events,
+            again_ns: now_ns.saturating_add(REDIAL_NS),
+            pause_ns: REDIAL_NS,
+            deadline_ns: now_ns.saturating_add(CONNECT_DEADLINE_NS),
+        };
+        link.begin(first)?;
+        Ok(link)
+    }
+
+    fn begin(&mut self, link: Box<dyn QpLink>) -> Result<(), FabricError> {
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(&self.events, link.wait_handle(), data, epoll::EventFlags::IN).map_err(waits)?;
+        self.attempts.push(Attempt { link, endpoint: None });
+        Ok(())
+    }
+
+    /// Begins another attempt. If that fails, for example because there are no more queue pairs, those before it still may succeed.
+    fn begin_again(&mut self, devices: &Devices, now_ns: u64) {
+        self.pause_ns += self.pause_ns / 2;
+        self.again_ns = now_ns.saturating_add(self.pause_ns);
+        let begun = (self.dial)(devices, now_ns).and_then(|link| self.begin(link));
+        match begun {
+            Ok(()) => {
+                tracing::debug!(target: "fabricast", address = %self.address, "no answer yet: dialled again")
+            }
+            Err(error) => {
+                tracing::debug!(target: "fabricast", error = %ErrorChain(&error), "not dialled again")
+            }
+        }
+    }
+
+    /// Takes an attempt out.
+    fn take(&mut self, index: usize) -> Attempt {
+        let attempt = self.attempts.remove(index);
+        if let Err(error) = epoll::delete(&self.events, attempt.link.wait_handle()) {
+            tracing::debug!(target: "fabricast", %error, "an attempt to connect is still waited for");
+        }
+        attempt
+    }
+
+    /// Keeps this attempt, and ends the others.
+    fn keep(&mut self, index: usize) -> LinkEvent {
+        let kept = self.attempts.swap_remove(index);
+        self.end_all();
+        self.kept = Some(Kept { link: kept.link, is_news: kept.endpoint.is_some() });
+        kept.endpoint.map_or(LinkEvent::Established, LinkEvent::Endpoint)
+    }
+
+    fn end_all(&mut self) {
+        while !self.attempts.is_empty() {
+            drop(self.take(0));
+        }
+    }
+
+    /// Follows the attempts. One that has no answer leaves it to the others; any other failure is that of the dial.
+    fn follow(&mut self, devices: &Devices, now_ns: u64) -> Result<Option<LinkEvent>, FabricError> {
+        let (mut index, mut ended) = (0, Ok(None));
+        while let Some(attempt) = self.attempts.get_mut(index) {
+            match attempt.link.next(devices, now_ns) {
+                Ok(None) => index += 1,
+                Ok(Some(LinkEvent::Endpoint(endpoint))) => attempt.endpoint = Some(endpoint),
+                Ok(Some(LinkEvent::Established)) => return Ok(Some(self.keep(index))),
+                // No frame comes before that.
+                Ok(Some(LinkEvent::Frame(_))) => {}
+                Ok(Some(LinkEvent::Over)) => {
+                    self.take(index);
+                    ended = Ok(Some(LinkEvent::Over));
+                }
+                Err(error @ FabricError::NoAnswer { .. }) => {
+                    self.take(index);
+                    ended = Err(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if self.attempts.is_empty() { ended } else { Ok(None) }
+    }
+
+    fn advance(&mut self, devices: &Devices, now_ns: u64) -> Result<Option<LinkEvent>, FabricError> {
+        let followed = self.follow(devices, now_ns)?;
+        if followed.is_some() {
+            return Ok(followed);
+        }
+        if now_ns >= self.deadline_ns {
+            return Err(FabricError::NoAnswer { address: self.address.clone() });
+        }
+        if now_ns >= self.again_ns {
+            self.begin_again(devices, now_ns);
+        }
+        Ok(None)
+    }
+}
+
+impl QpLink for DiallingLink {
+    fn wait_handle(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+
+    fn deadline_ns(&self) -> Option<u64> {
+        match &self.kept {
+            Some(kept) => kept.link.deadline_ns(),
+            None => (!self.attempts.is_empty()).then_some(self.deadline_ns.min(self.again_ns)),
+        }
+    }
+
+    fn next(&mut self, devices: &Devices, now_ns: u64) -> Result<Option<LinkEvent>, FabricError> {
+        if let Some(kept) = &mut self.kept {
+            if std::mem::take(&mut kept.is_news) {
+                return Ok(Some(LinkEvent::Established));
+            }
+            return kept.link.next(devices, now_ns);
+        }
+        if self.attempts.is_empty() {
+            return Ok(None);
+        }
+        let change = self.advance(devices, now_ns);
+        if change.is_err() {
+            self.end_all();
+        }
+        change
+    }
+
+    fn confirm(&mut self) {
+        if let Some(kept) = &mut self.kept {
+            kept.link.confirm();
+        }
+    }
+
+    fn leave(&mut self) {
+        match &mut self.kept {
+            Some(kept) => kept.link.leave(),
+            None => self.end_all(),
+        }
+    }
+
+    fn is_leaving(&self) -> bool {
+        self.kept.as_ref().is_some_and(|kept| kept.link.is_leaving())
+    }
+
+    fn disconnect(&self) {
+        match &self.kept {
+            Some(kept) => kept.link.disconnect(),
+            None => self.attempts.iter().for_each(|attempt| attempt.link.disconnect()),
+        }
+    }
+
+    fn is_dialled_to_write(&self) -> bool {
+        false
+    }
+
+    fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
+        self.kept.as_ref().and_then(|kept| kept.link.addresses())
+    }
+
+    fn frames(&mut self) -> Option<&mut FrameStream> {
+        self.kept.as_mut().and_then(|kept| kept.link.frames())
+    }
+}
+
+impl fmt::Debug for DiallingLink {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("DiallingLink")
+            .field("address", &self.address)
+            .field("attempts", &self.attempts.len())
+            .field("kept", &self.kept.as_ref().map(|kept| &kept.link))
+            .finish_non_exhaustive()
+    }
+}
+
+/// Attempts cannot be waited for.
+fn waits(error: rustix::io::Errno) -> FabricError {
+    FabricError::system("wait for a peer")(error)
+}
+
+#[cfg(test)]
+mod tests;

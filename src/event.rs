@@ -73,6 +73,14 @@ pub enum Event {
         /// Whether the peer ended the session; a process that died did not.
         orderly: bool,
     },
+    /// The connection of a persistent subscription broke, and was made again at once: its publisher is the same, and what it published
+    /// meanwhile is received.
+    Reconnected {
+        /// The topic's address.
+        target: String,
+        /// Why the connection ended.
+        reason: String,
+    },
     /// A persistent subscription was lost. The node seeks its publisher.
     Lost {
         /// The topic's address.
@@ -93,6 +101,21 @@ pub enum Event {
         target: String,
         /// The new epoch.
         epoch: Epoch,
+    },
+    /// The node of a publisher hangs: it has not shown for a second that it is alive, though its host answers. Its subscribers stay
+    /// attached, and can still read what it published.
+    Hung {
+        /// The publisher's node.
+        peer: NodeName,
+        /// The publisher's process.
+        process: u32,
+    },
+    /// The node of a publisher that was hung runs again. A session that ends while it hangs has no such event.
+    Recovered {
+        /// The publisher's node.
+        peer: NodeName,
+        /// The publisher's process.
+        process: u32,
     },
     /// The node's thread has panicked: the node serves nothing any more. Publishing fails from then on, and this node's
     /// subscriptions are gone.
@@ -123,13 +146,16 @@ impl EventSink for TracingSink {
         match event {
             Event::PeerRejected { .. }
             | Event::Refused { .. }
+            | Event::Hung { .. }
             | Event::NoticesUnavailable { .. }
             | Event::Trouble { .. } => {
                 tracing::warn!(target: "fabricast", ?event);
             }
             Event::NodeFailed { .. } => tracing::error!(target: "fabricast", ?event),
             Event::SessionClosed { orderly: false, .. }
+            | Event::Reconnected { .. }
             | Event::Lost { .. }
+            | Event::Recovered { .. }
             | Event::Resumed { .. }
             | Event::Restarted { .. } => tracing::info!(target: "fabricast", ?event),
             _ => tracing::debug!(target: "fabricast", ?event),

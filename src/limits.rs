@@ -59,6 +59,20 @@ pub(crate) const SEEKING_THREADS_MAX: usize = 16;
 /// The first pause between two attempts to find a publisher, nanoseconds. Each pause is random, from half of this on, and the next one
 /// may be twice as long.
 pub(crate) const SEEK_PAUSE_MIN_NS: u64 = 5_000_000;
+/// How long a publisher is not reported lost after the connection to it broke, nanoseconds, while no attempt to reach it has failed.
+pub(crate) const RECONNECT_NS: u64 = 350_000_000;
+/// The most lines of one subscriber.
+pub const LINES_MAX: usize = 16;
+/// How long a line has another epoch than the others before that is reported, nanoseconds: publishers of a pair do not restart at the same
+/// moment.
+pub(crate) const OUT_OF_STEP_NS: u64 = 500_000_000;
+/// How long a record that is missing on one line of a log is awaited from another one by default, nanoseconds.
+pub const LINE_GAP_NS: u64 = 100_000_000;
+/// Removed keys that a subscriber of several lines of a table remembers, besides as many as the table had at once, so that a line that
+/// is behind does not bring them again.
+pub const LINE_REMOVED_MAX: usize = 8192;
+/// Damaged values of which a subscriber of several lines awaits that another line brings them. Beyond these, the oldest is reported.
+pub(crate) const LINE_DAMAGED_MAX: usize = 64;
 /// The longest such pause in the first [`SEEK_SOON_NS`], and later, for an address on this host.
 pub(crate) const SEEK_PAUSE_MAX_NS: [u64; 2] = [60_000_000, 250_000_000];
 /// The same for an address on another host.
@@ -155,6 +169,10 @@ pub const HEARTBEAT_INTERVAL_NS: u64 = 100_000_000;
 /// Each repository's heartbeat word is written once in this many heartbeats: for thousands of topics these writes cost more than
 /// all other work of an idle node.
 pub(crate) const HEARTBEAT_PARTS: u64 = 4;
+/// How often a node reads the heartbeat of a peer to which it subscribes, nanoseconds.
+pub(crate) const PULSE_READ_NS: u64 = 500_000_000;
+/// How often it asks a peer that only pushes, nanoseconds.
+pub(crate) const PULSE_ASKED_NS: u64 = 1_000_000_000;
 /// A repository whose heartbeat is older than this belongs to a hung process, nanoseconds.
 pub const HEARTBEAT_STALE_NS: u64 = 1_000_000_000;
 
@@ -245,4 +263,6 @@ const _: () = assert!(TORN_RETRIES_AT_ONCE < TORN_RETRIES_MAX);
 const _: () = assert!(NOTICE_INLINE_HELD_LEN >= 2 * NOTICE_DATAGRAM_LEN_MAX);
 // Beats at least twice as often as readers require.
 const _: () = assert!(HEARTBEAT_STALE_NS >= 2 * HEARTBEAT_PARTS * HEARTBEAT_INTERVAL_NS);
+const _: () =
+    assert!(PULSE_READ_NS > HEARTBEAT_PARTS * HEARTBEAT_INTERVAL_NS && HEARTBEAT_STALE_NS >= PULSE_ASKED_NS);
 const _: () = assert!(NOTICE_SILENCE_NS >= 2 * HEARTBEAT_INTERVAL_NS);

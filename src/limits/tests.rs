@@ -64,11 +64,19 @@ fn the_pages_state_the_deadlines_of_rdma_that_hold() {
     let frame = format!("{} bytes", with_commas(limits::verbs::FRAME_LEN_MAX as u64));
     assert_eq!(cell(PROTOCOL, "connecting"), connect);
     assert_eq!(cell(PROTOCOL, "silence"), quiet);
+    let redial = format!("{} ms", limits::verbs::REDIAL_NS / 1_000_000);
+    assert!(cell(PROTOCOL, "each attempt to connect").starts_with(&redial), "no {redial:?}");
+    let (whole, parts) =
+        (limits::verbs::SILENCE_NS / 1_000_000_000, limits::verbs::SILENCE_NS / 10_000_000 % 100);
+    let silence = format!("{whole}.{parts} s");
+    assert!(cell(PROTOCOL, "work that the peer's host").starts_with(&silence), "no {silence:?}");
     let packets = format!("up to {} packets", limits::verbs::PACKETS_MAX);
     assert!(unwrapped(RDMA).contains(&packets), "no {packets:?}");
     let (_, wire) = RDMA.split_once("### Connections over TCP").expect("the section");
     let (connecting, messages) = wire.split_once("### Messages").expect("the next one");
     assert!(unwrapped(connecting).contains(&connect), "no {connect:?}");
+    let beat = format!("every {} milliseconds", limits::verbs::BEAT_NS / 1_000_000);
+    assert!(unwrapped(RDMA).contains(&beat), "no {beat:?}");
     for number in [quiet, frame] {
         assert!(unwrapped(messages).contains(&number), "no {number:?}");
     }

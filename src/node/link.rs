@@ -1,5 +1,7 @@
 mod attachment;
+mod hanging;
 mod membership;
+mod pulse;
 mod waiting;
 
 use std::collections::BTreeMap;
@@ -9,6 +11,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use self::membership::ChannelMembership;
+use self::pulse::Pulse;
 use super::core::NodeCore;
 use super::outbox::Outbox;
 use crate::chain::ErrorChain;
@@ -16,6 +19,7 @@ use crate::control::{
     AttachmentId, ClientEvent, ClientSession, ControlError, Detached, EndReason, Grant, Identity, Notices,
     NoticesBy, RefuseReason, SubscriberCounts, TopicEnded, TopicEntry,
 };
+use crate::event::Event;
 use crate::fabric::{Address, Connection, FabricError, KeyedWaker, Offer, Received, Registration};
 use crate::id::{Delivery, KindOptions, Sequence, TopicName};
 use crate::limits;
@@ -54,6 +58,8 @@ struct LinkState {
     page: Option<(Vec<TopicEntry>, bool)>,
     /// The channel of notices that it has joined.
     membership: Option<ChannelMembership>,
+    /// Whether the peer's node runs.
+    pulse: Pulse,
     /// The counts of all detached attachments.
     total: SubscriberCounts,
     /// Since when the session is unused, though the peer has yet to confirm detaching.
@@ -207,6 +213,7 @@ impl Link {
                 ticket_next: Ticket(0),
                 page: None,
                 membership: None,
+                pulse: Pulse::default(),
                 unused_since_ns: None,
                 total: SubscriberCounts::default(),
                 ending: false,
@@ -250,31 +257,6 @@ impl Link {
     /// Why the session is over, if it is.
     pub(super) fn failure(&self) -> Option<ControlError> {
         self.state.lock().failure.clone()
-    }
-
-    /// One page of the peer's directory, and whether there are more.
-    pub(super) fn topics(&self, after: Option<TopicName>) -> Result<(Vec<TopicEntry>, bool), LinkError> {
-        let ticket = {
-            let mut state = self.state.lock();
-            let ticket = state.ticket_next;
-            state.ticket_next = Ticket(ticket.0.wrapping_add(1));
-            ticket
-        };
-        self.wait_for("page of the directory", |state| {
-            if state.listing.is_none() {
-                if let Err(error) = state.session.list(after.clone()) {
-                    return Some(Err(error));
-                }
-                state.listing = Some(ticket);
-                state.page = None;
-            }
-            if state.listing != Some(ticket) {
-                return None;
-            }
-            let page = state.page.take()?;
-            state.listing = None;
-            Some(Ok(page))
-        })
     }
 
     /// Ends the session with this error, because no thread drives it any more. Notifies the peer if that needs no wait.
@@ -338,6 +320,11 @@ impl Link {
         }
     }
 
+    /// The event that the peer's node hangs, or does not any more.
+    pub(super) fn take_event(&self) -> Option<Event> {
+        self.state.try_lock()?.take_pulse_event()
+    }
+
     /// When a turn is due even if the peer does nothing.
     #[cfg(test)]
     pub(super) fn deadline_ns(&self) -> Option<u64> {
@@ -383,7 +370,8 @@ impl LinkState {
         let unused_ns = self.unused_since_ns.map(|since_ns| since_ns.saturating_add(timeout_ns));
         let membership_ns = self.membership.as_ref().map(|membership| membership.due_ns.max(1));
         let ended_ns = self.ended.iter().map(|(id, since_ns)| self.ended_due_ns(*id, *since_ns)).min();
-        let deadlines = [self.session.deadline_ns().or(unused_ns), membership_ns, ended_ns];
+        let deadlines =
+            [self.session.deadline_ns().or(unused_ns), membership_ns, ended_ns, self.pulse_due_ns()];
         deadlines.into_iter().flatten().min()
     }
 
@@ -410,6 +398,7 @@ impl LinkState {
             let _ = self.session.heard(heard);
         }
         self.tend_ended(now_ns);
+        self.check_pulse(now_ns);
         self.flush();
     }
 
@@ -444,6 +433,7 @@ impl LinkState {
         let received = self.connection.receive(&mut buffer);
         let more = match received {
             Ok(Received::Message { len, offer }) => {
+                self.pulse.hear();
                 let (message, _) = buffer.split_at(len.min(buffer.len()));
                 match self.session.on_message(message, usize::from(offer.is_some())) {
                     Ok(Some(event)) => self.take(event, offer, now_ns),
@@ -475,7 +465,7 @@ impl LinkState {
     fn take(&mut self, event: ClientEvent, offer: Option<Box<dyn Offer>>, now_ns: u64) {
         match event {
             ClientEvent::Ready { peer } => self.peer = Some(peer),
-            ClientEvent::Topics { entries, more } => self.page = Some((entries, more)),
+            ClientEvent::Topics { entries, more } => self.take_page(entries, more),
             ClientEvent::Granted { grant, .. } => {
                 self.answer(grant.attachment, Answer::Granted { grant, offer });
             }
@@ -494,6 +484,7 @@ impl LinkState {
                 }
             }
             ClientEvent::TopicEnded(TopicEnded { attachment, published }) => {
+                self.pulse.forget(attachment);
                 if let Some(attached) = self.attachments.get(&attachment) {
                     attached.finish(TopicEnd::Ended { published: Sequence::new(published) });
                     if attached.delivery == Delivery::Pull && !self.connection.capabilities().shares_memory {
@@ -526,6 +517,7 @@ impl LinkState {
     /// Gives up an attachment. Its landing region stays until the publisher confirms that it stopped writing, or the session
     /// ends: a write without memory would end the session for all attachments.
     fn leave(&mut self, id: AttachmentId, counts: SubscriberCounts) {
+        self.pulse.forget(id);
         if self.session.awaits_answer(id) {
             if let Some(attached) = self.attachments.get(&id) {
                 attached.inbox.lock().leaving = Some(counts);
@@ -554,6 +546,7 @@ impl LinkState {
     }
 
     fn fail(&mut self, error: ControlError) {
+        self.pulse.end();
         if self.failure.is_none() {
             // First, so that a failed send below is not taken for the reason.
             self.failure = Some(error.clone());

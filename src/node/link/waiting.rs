@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Link, LinkError, LinkState};
-use crate::control::ControlError;
+use super::{Link, LinkError, LinkState, Ticket};
+use crate::control::{ControlError, TopicEntry};
+use crate::id::TopicName;
 use crate::sync::atomic::Ordering;
 
 /// The longest sleep of a thread that waits for an answer while others wait too: one of them may have received it.
@@ -36,6 +37,34 @@ impl Drop for Waiting<'_> {
 }
 
 impl Link {
+    /// One page of the peer's directory, and whether there are more.
+    pub(in crate::node) fn topics(
+        &self,
+        after: Option<TopicName>,
+    ) -> Result<(Vec<TopicEntry>, bool), LinkError> {
+        let ticket = {
+            let mut state = self.state.lock();
+            let ticket = state.ticket_next;
+            state.ticket_next = Ticket(ticket.0.wrapping_add(1));
+            ticket
+        };
+        self.wait_for("page of the directory", |state| {
+            if state.listing.is_none() {
+                if let Err(error) = state.session.list(after.clone()) {
+                    return Some(Err(error));
+                }
+                state.listing = Some(ticket);
+                state.page = None;
+            }
+            if state.listing != Some(ticket) {
+                return None;
+            }
+            let page = state.page.take()?;
+            state.listing = None;
+            Some(Ok(page))
+        })
+    }
+
     /// Whether a thread waits for an answer.
     pub(super) fn is_awaited(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0

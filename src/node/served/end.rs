@@ -27,10 +27,16 @@ impl Served {
             invitation.closed(result.as_ref().err());
         }
         let (orderly, peer) = (result.is_ok(), self.peer.take());
-        let is_gone = matches!(result, Err(ControlError::Disconnected | ControlError::Broken { .. }));
-        // A peer that is known and gone has done nothing wrong.
+        // A peer that is known and gone has done nothing wrong. One that never connected gave this attempt up, and the notice of
+        // that may be lost.
+        let is_connecting = self.connection.capabilities().is_connecting;
+        let is_innocent = match result {
+            Err(ControlError::Disconnected | ControlError::Broken { .. }) => peer.is_some() || is_connecting,
+            Err(ControlError::Deadline { .. }) => is_connecting,
+            _ => false,
+        };
         if let Err(error) = result
-            && !(is_gone && peer.is_some())
+            && !is_innocent
         {
             core.tell(&Event::PeerRejected { reason: error.to_string() });
         }

@@ -240,6 +240,24 @@ fn overlong_message_is_blamed_on_the_peer() {
     assert!(events.iter().any(|event| matches!(event, Event::PeerRejected { .. })), "{events:?}");
 }
 
+/// It gave this attempt to connect up, and connected by another.
+#[test]
+fn attempt_that_was_given_up_is_not_blamed_on_the_peer() {
+    for is_connecting in [true, false] {
+        let mut setup = Setup::new();
+        setup.line.lock().capabilities.is_connecting = is_connecting;
+        let late_ns = setup.node.core().clock.monotonic_ns() + limits::HELLO_DEADLINE_NS;
+        setup.served.turn(&mut Serving::new(setup.node.core()), late_ns);
+        assert!(setup.served.is_over());
+        let rejections = setup.recorder.0.lock().len();
+        assert_eq!(
+            rejections,
+            usize::from(!is_connecting),
+            "a peer that connects and says nothing is reported"
+        );
+    }
+}
+
 /// Anything it reads would be registered again for its connection.
 #[test]
 fn peer_that_dialled_to_write_is_not_served() {

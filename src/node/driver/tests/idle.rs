@@ -141,6 +141,7 @@ fn stopped_push_subscriber_keeps_other_topics_idle() {
     });
     (0..1000).for_each(|_| _ = log.publish(&[0; 100]).unwrap());
     resting.settle();
+    let pushed = resting.driver.served.keys().next_back().copied();
     resting.driver.tending.looked_after = 0;
     resting.driver.visited.clear();
     for turns in 1..=20 {
@@ -148,6 +149,8 @@ fn stopped_push_subscriber_keeps_other_topics_idle() {
         resting.driver.wait();
         assert!(resting.driver.tending.looked_after <= turns, "more than the one log");
     }
-    assert!(resting.driver.visited.is_empty(), "{:?}", resting.driver.visited);
+    // Its node asks once a second whether this one runs.
+    let visited = &resting.driver.visited;
+    assert!(visited.iter().all(|key| Some(*key) == pushed) && visited.len() <= 4, "{visited:?}");
     assert!(resting.driver.tending.looked_after > 0);
 }

@@ -255,7 +255,7 @@ pub struct Meta {
     pub sequence: Sequence,
     /// The epoch of its topic.
     pub epoch: Epoch,
-    /// The time by the publisher's clock, nanoseconds since the Unix epoch.
+    /// The time by the publisher's clock, nanoseconds since the Unix epoch; 0 if it is not known, as is possible of a removed key.
     pub published_ns: u64,
 }
 

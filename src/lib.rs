@@ -20,6 +20,8 @@
 //!   Whenever a [`FeedSubscriber`] joins, it begins with the values as of one event, and continues with every record after it
 //!   ([`FeedUpdate`], [`FeedEvent`]). After a loss it receives the values of the keys that lost records.
 //! - A [`Persistent`] subscriber outlives its publisher: it finds the next one, and continues.
+//! - [`Lines`] and [`FeedLines`] receive from several publishers of the same values: each value once, as long as one of them has it. A
+//!   [`LineReport`] says which is ahead, and what each lost.
 //! - Notices let a subscriber sleep until a value is published: enable them with `notices` of its builder. [`NoticePath`] says
 //!   how the subscriber is notified, [`NoticeCounts`] what has arrived.
 //! - A [`Listener`] reverses the connection: publishers dial the subscriber's node with [`Node::dial_subscriber`].
@@ -32,7 +34,7 @@
 //! The layers below are control sessions, repositories, byte layouts, the fabric and regions; none of them knows the layers above
 //! it. `ARCHITECTURE.md` in the repository maps them.
 //!
-//! `docs/guides.md` in the repository has short guides on waiting, restarts, tables, feeds, threads, payloads and schemas, and
+//! `docs/guides.md` in the repository has short guides on waiting, restarts, lines, tables, feeds, threads, payloads and schemas, and
 //! memory per topic.
 //!
 //! # Example
@@ -116,9 +118,9 @@ pub use layout::{Fact, GeometryError};
 pub use memory::MemoryError;
 pub use metrics::{Counter, Unit};
 pub use node::{
-    DialError, Directory, DirectoryError, FeedPublisherBuilder, FeedSubscriberBuilder, Listener,
-    ListenerBuilder, Node, NodeBuilder, NodeError, PersistentBuilder, PersistentFeedBuilder,
-    PublisherBuilder, SubscriberBuilder, TopicListing,
+    DialError, Directory, DirectoryError, FeedLinesBuilder, FeedPublisherBuilder, FeedSubscriberBuilder,
+    LinesBuilder, Listener, ListenerBuilder, Node, NodeBuilder, NodeError, PersistentBuilder,
+    PersistentFeedBuilder, PublisherBuilder, SubscriberBuilder, TopicListing,
 };
 pub use notice::NoticeCounts;
 pub use payload::{
@@ -133,10 +135,10 @@ pub use repository::log::{LogStart, LogTopic};
 pub use repository::state::StateTopic;
 pub use repository::table::TableTopic;
 pub use subscriber::{
-    AnySubscriber, AttachError, Change, Changes, FeedEvent, FeedSubscriber, FeedUpdate, GrantError,
-    LogSubscriber, NoticePath, Persistent, ReceiveError, RecordUpdate, Renewable, Sample, SampleRef, Samples,
-    Snapshot, SnapshotEntry, StateSubscriber, Subscribed, Subscriber, SubscriberError, TableSubscriber,
-    TopicKind, ValueUpdate,
+    AnySubscriber, Arbitrated, AttachError, Change, Changes, FeedEvent, FeedLines, FeedSubscriber,
+    FeedUpdate, GrantError, LineReport, Lines, LogSubscriber, NoticePath, Persistent, ReceiveError,
+    RecordUpdate, Renewable, Sample, SampleRef, Samples, Snapshot, SnapshotEntry, StateSubscriber,
+    Subscribed, Subscriber, SubscriberError, TableSubscriber, TopicKind, ValueUpdate,
 };
 
 /// Compiles the examples of README.md.

@@ -238,7 +238,7 @@ where
         PersistentFeedBuilder(self)
     }
 
-    fn opening(self) -> Result<(&'a Node, FeedReopening<K, R, V>), SubscriberError> {
+    pub(super) fn opening(self) -> Result<(&'a Node, FeedReopening<K, R, V>), SubscriberError> {
         let Self { settings: SubscriberBuilder { node, place, terms, samples, .. }, interval, .. } = self;
         let log = place?;
         let table = Target { address: log.address.clone(), topic: table_of(log.topic.as_str()).parse()? };
@@ -277,7 +277,7 @@ where
 }
 
 /// What it takes to open a subscriber of a feed.
-struct FeedReopening<K, R, V> {
+pub(super) struct FeedReopening<K, R, V> {
     log: Target,
     table: Target,
     terms: Terms<()>,
@@ -312,33 +312,71 @@ where
     }
 
     fn open(&self, node: &Node) -> Result<FeedSubscriber<K, R, V>, SubscriberError> {
-        let Self { log, table, terms, samples, interval, start, .. } = self;
-        let notices = interval.is_some() && terms.notices;
-        let open_table = || {
-            let builder = one::<TableSubscriber<K, V>, _>(node, table, Terms { notices, ..*terms }, samples);
-            builder.open()
-        };
-        if let Some(interval) = *interval {
-            return Ok(FeedSubscriber::of_values(log.topic.clone(), open_table()?, interval));
+        let topic = self.log.topic.clone();
+        if let Some(interval) = self.interval {
+            return Ok(FeedSubscriber::of_values(topic, self.open_table(node)?, interval));
         }
-        for _ in 0..ATTEMPTS_MAX {
-            // The log first: it has every record after the cut that the table is read for.
-            let builder = one::<LogSubscriber<FeedRecord<K, R>>, _>(node, log, *terms, samples);
-            let records = builder.start(*start).open()?;
-            let values = open_table()?;
-            // Otherwise the publisher was replaced meanwhile.
-            if records.incarnation() == values.incarnation() {
-                return Ok(FeedSubscriber::of_records(log.topic.clone(), records, values));
-            }
-        }
-        Err(SubscriberError::Unfit { target: log.clone(), source: GrantError::Incarnation })
+        let (log, table) = self.open_both(node)?;
+        Ok(FeedSubscriber::of_records(topic, log, table))
     }
 
     /// A feed that did not exist is joined like any other, with the values of its keys.
     fn resuming(&self, lost: Option<Position>) -> Self {
-        let resumed = |Position { epoch, last }| LogStart::Resume { epoch, after: last };
+        let resumed = |Position { epoch, last, .. }| LogStart::Resume { epoch, after: last };
         let start = lost.map_or(LogStart::Newest, resumed);
         Self { start, ..self.clone() }
+    }
+}
+
+impl<K, R, V> FeedReopening<K, R, V>
+where
+    K: Serialize + DeserializeOwned + Eq + Hash + Clone + Send + 'static,
+    R: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+    /// Returns what it takes to continue a line after this position, or to begin one that was not found before: with the first record,
+    /// because the other lines may have brought any.
+    pub(super) fn resuming_line(&self, lost: Option<Position>) -> Self {
+        match lost {
+            Some(lost) => self.resuming(Some(lost)),
+            None => Self { start: LogStart::First, ..self.clone() },
+        }
+    }
+
+    /// Returns the same for a feed at this address.
+    pub(super) fn at(&self, log: Target) -> Result<Self, SubscriberError> {
+        let table = Target { address: log.address.clone(), topic: table_of(log.topic.as_str()).parse()? };
+        Ok(Self { log, table, ..self.clone() })
+    }
+
+    pub(super) fn is_conflated(&self) -> bool {
+        self.interval.is_some()
+    }
+
+    fn open_table(&self, node: &Node) -> Result<TableSubscriber<K, V>, SubscriberError> {
+        let notices = self.interval.is_some() && self.terms.notices;
+        one::<TableSubscriber<K, V>, _>(node, &self.table, Terms { notices, ..self.terms }, &self.samples)
+            .open()
+    }
+
+    /// Opens log and table of one incarnation.
+    #[expect(clippy::type_complexity, reason = "the two parts of a feed")]
+    pub(super) fn open_both(
+        &self,
+        node: &Node,
+    ) -> Result<(LogSubscriber<FeedRecord<K, R>>, TableSubscriber<K, V>), SubscriberError> {
+        let Self { log, terms, samples, start, .. } = self;
+        for _ in 0..ATTEMPTS_MAX {
+            // The log first: it has every record after the cut that the table is read for.
+            let builder = one::<LogSubscriber<FeedRecord<K, R>>, _>(node, log, *terms, samples);
+            let records = builder.start(*start).open()?;
+            let values = self.open_table(node)?;
+            // Otherwise the publisher was replaced meanwhile.
+            if records.incarnation() == values.incarnation() {
+                return Ok((records, values));
+            }
+        }
+        Err(SubscriberError::Unfit { target: log.clone(), source: GrantError::Incarnation })
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
+use super::core::NodeCore;
 use super::seeking::{Attempt, Sought};
 use super::terms::Terms;
 use super::{Node, NodeInner, SubscriberBuilder};
@@ -11,12 +12,14 @@ use crate::chain::ErrorChain;
 use crate::clock::Clock;
 use crate::event::Event;
 use crate::fabric::Target;
-use crate::id::Epoch;
+use crate::id::{Epoch, Incarnation};
+use crate::limits;
 use crate::repository::log::LogStart;
 use crate::subscriber::{
     Persistent, Position, ReceiveError, Renewable, RenewableHandle, Seek, Subscribed, SubscriberError,
     SubscriberHandle,
 };
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 impl<'a, S: Subscribed> SubscriberBuilder<'a, S> {
     /// Makes the subscriber outlive its publishers: see [`Persistent`]. The settings apply to each of its subscriptions; where to begin
@@ -34,9 +37,14 @@ impl<'a, S: Subscribed> SubscriberBuilder<'a, S> {
 pub struct PersistentBuilder<'a, S: Subscribed>(SubscriberBuilder<'a, S>);
 
 /// The options of a later subscription.
-trait ResumingOptions {
+pub(super) trait ResumingOptions {
     /// Returns the options to continue after a subscription, or to begin with a topic that did not exist before.
     fn resuming(self, lost: Option<Position>) -> Self;
+
+    /// Returns whether they ask for values that are published later.
+    fn begins_with_newest(&self) -> bool {
+        false
+    }
 }
 
 impl ResumingOptions for () {
@@ -46,11 +54,15 @@ impl ResumingOptions for () {
 impl ResumingOptions for LogStart {
     fn resuming(self, lost: Option<Position>) -> Self {
         match (self, lost) {
-            (_, Some(Position { epoch, last })) => Self::Resume { epoch, after: last },
+            (_, Some(Position { epoch, last, .. })) => Self::Resume { epoch, after: last },
             // All records of a topic that did not exist are records after this one was opened.
             (Self::Newest | Self::Back(_), None) => Self::First,
             (start, None) => start,
         }
+    }
+
+    fn begins_with_newest(&self) -> bool {
+        matches!(self, Self::Newest | Self::Back(_))
     }
 }
 
@@ -60,8 +72,8 @@ where
     S: Subscribed + SubscriberHandle<Options: ResumingOptions + Send> + Send + 'static,
 {
     /// Attaches to the topic, like [`SubscriberBuilder::open`], or, if that is not possible at the moment, returns a subscriber that is
-    /// sought in the background; [`Persistent::open_error`] has the reason. A log that does not exist yet is received from its first
-    /// record on.
+    /// sought in the background; [`Persistent::open_error`] has the reason. A log that does not exist yet, or that is found missing while
+    /// it is sought, is received from its first record on.
     ///
     /// # Errors
     ///
@@ -93,11 +105,34 @@ pub(super) fn persistent<O: Reopen>(
     opening: O,
 ) -> Result<Persistent<O::Handle>, SubscriberError> {
     let first = opening.open(node);
-    let seek = NodeSeek { node: node.clone(), opening, slot: Arc::default() };
+    begin(node, opening, first, SubscriberError::is_absence)
+}
+
+/// Does the same for several lines. If some can be opened, the others begin with the first value once they are found; what those have
+/// brought by then is skipped.
+pub(super) fn persistent_lines<O: Reopen>(
+    node: &Node,
+    openings: Vec<O>,
+) -> Result<Vec<Persistent<O::Handle>>, SubscriberError> {
+    let firsts: Vec<_> = openings.iter().map(|opening| opening.open(node)).collect();
+    let has_one = firsts.iter().any(Result::is_ok);
+    let lines = openings.into_iter().zip(firsts);
+    lines.map(|(opening, first)| begin(node, opening, first, |error| has_one || error.is_absence())).collect()
+}
+
+/// Keeps a subscriber, or seeks it if another attempt to open it makes sense.
+fn begin<O: Reopen>(
+    node: &Node,
+    opening: O,
+    first: Result<O::Handle, SubscriberError>,
+    begins_anew: impl FnOnce(&SubscriberError) -> bool,
+) -> Result<Persistent<O::Handle>, SubscriberError> {
+    let seek = NodeSeek { node: node.clone(), opening, search: Arc::new(Search::new()) };
     match first {
         Ok(subscriber) => Ok(Persistent::new(Ok(subscriber), Box::new(seek))),
         Err(error) if error.is_transient() => {
-            let opening = if error.is_absence() { seek.opening.resuming(None) } else { seek.opening.clone() };
+            let opening =
+                if begins_anew(&error) { seek.opening.resuming(None) } else { seek.opening.clone() };
             seek.seek(opening, None);
             Ok(Persistent::new(Err(error), Box::new(seek)))
         }
@@ -106,10 +141,10 @@ pub(super) fn persistent<O: Reopen>(
 }
 
 /// A subscriber of one topic.
-struct TopicReopening<S: Subscribed> {
-    target: Target,
-    terms: Terms<S::Options>,
-    samples: Vec<String>,
+pub(super) struct TopicReopening<S: Subscribed> {
+    pub(super) target: Target,
+    pub(super) terms: Terms<S::Options>,
+    pub(super) samples: Vec<String>,
 }
 
 impl<S: Subscribed> Clone for TopicReopening<S> {
@@ -146,11 +181,30 @@ where
 struct NodeSeek<O: Reopen> {
     node: Node,
     opening: O,
-    slot: Arc<FoundSlot<O::Handle>>,
+    search: Arc<Search<O::Handle>>,
 }
 
-/// What was found and not taken yet.
-type FoundSlot<S> = Mutex<Option<Result<S, SubscriberError>>>;
+/// What a handle and the thread that seeks for it share.
+struct Search<S> {
+    /// What was found and not taken yet.
+    found: Mutex<Option<Result<S, SubscriberError>>>,
+    /// Why the last session ended, while nothing says that its publisher did. Locked while an event is told, so that events are in
+    /// order.
+    suspicion: Mutex<Option<Suspicion>>,
+    /// Whether something was found, or is suspected: without it, a poll takes no lock and reads no clock. Written under the lock of
+    /// the suspicion.
+    has_news: AtomicBool,
+    /// How often a publisher was lost.
+    outages: AtomicU64,
+}
+
+/// A session broke: its publisher may be lost, or only the connection to it.
+struct Suspicion {
+    publisher: Incarnation,
+    reason: String,
+    /// Until when an attempt to reach it is awaited, ns.
+    until_ns: u64,
+}
 
 /// A subscription that is sought for a handle, unless that or the node is gone.
 struct Wanted<O: Reopen> {
@@ -158,28 +212,120 @@ struct Wanted<O: Reopen> {
     opening: O,
     /// The epoch of the one that was lost.
     lost: Option<Epoch>,
-    slot: Weak<FoundSlot<O::Handle>>,
+    search: Weak<Search<O::Handle>>,
     /// An error that another attempt may not mend was reported.
     has_reported: bool,
 }
 
 impl<O: Reopen> NodeSeek<O> {
     fn seek(&self, opening: O, lost: Option<Epoch>) {
-        let (node, slot) = (Arc::downgrade(&self.node.inner), Arc::downgrade(&self.slot));
-        let wanted = Wanted { node, opening, lost, slot, has_reported: false };
+        let (node, search) = (Arc::downgrade(&self.node.inner), Arc::downgrade(&self.search));
+        let wanted = Wanted { node, opening, lost, search, has_reported: false };
         self.node.inner.shared.seeking.seek(&self.opening.target().address, Box::new(wanted));
+    }
+}
+
+impl<S: RenewableHandle> Search<S> {
+    fn new() -> Self {
+        Self {
+            found: Mutex::new(None),
+            suspicion: Mutex::new(None),
+            has_news: AtomicBool::new(false),
+            outages: AtomicU64::new(0),
+        }
+    }
+
+    /// Suspects that a publisher is lost.
+    fn suspect(&self, suspicion: Suspicion) {
+        let mut current = self.suspicion.lock();
+        *current = Some(suspicion);
+        self.has_news.store(true, Ordering::Release);
+    }
+
+    /// Keeps what was found, for the next poll. `_lock`: that of the suspicion is held.
+    fn keep(&self, found: Result<S, SubscriberError>, _lock: &mut Option<Suspicion>) {
+        *self.found.lock() = Some(found);
+        self.has_news.store(true, Ordering::Release);
+    }
+
+    /// Takes what was found.
+    fn take(&self) -> Option<Result<S, SubscriberError>> {
+        let suspicion = self.suspicion.lock();
+        let found = self.found.lock().take();
+        self.has_news.store(suspicion.is_some(), Ordering::Release);
+        found
+    }
+
+    /// Reports the publisher lost, if it was suspected, and no attempt to reach it is awaited at this time any more.
+    fn lose(&self, core: &NodeCore, target: &Target, now_ns: u64) {
+        let mut suspicion = self.suspicion.lock();
+        if let Some(Suspicion { reason, .. }) = suspicion.take_if(|suspicion| suspicion.until_ns <= now_ns) {
+            self.tell_lost(core, target, reason);
+        }
+    }
+
+    fn tell_lost(&self, core: &NodeCore, target: &Target, reason: String) {
+        self.outages.fetch_add(1, Ordering::Relaxed);
+        core.tell(&Event::Lost { target: target.to_string(), reason });
+    }
+
+    /// Reports and keeps what was found: the publisher that was suspected, or another one after that was lost.
+    fn find(&self, core: &NodeCore, target: &Target, lost: Option<Epoch>, found: S) {
+        let Position { incarnation, epoch, .. } = found.position();
+        let mut suspicion = self.suspicion.lock();
+        let target_name = target.to_string();
+        match (suspicion.take(), lost) {
+            (Some(Suspicion { publisher, reason, .. }), _) if publisher == incarnation => {
+                core.tell(&Event::Reconnected { target: target_name, reason });
+            }
+            (suspicion, lost) => {
+                if let Some(Suspicion { reason, .. }) = suspicion {
+                    self.tell_lost(core, target, reason);
+                }
+                core.tell(&match lost {
+                    Some(lost) if lost != epoch => Event::Restarted { target: target_name, epoch },
+                    _ => Event::Resumed { target: target_name, epoch },
+                });
+            }
+        }
+        self.keep(Ok(found), &mut suspicion);
     }
 }
 
 impl<O: Reopen> Seek<O::Handle> for NodeSeek<O> {
     fn begin(&mut self, lost: Position, reason: &ReceiveError) {
-        let (target, reason) = (self.opening.target().to_string(), ErrorChain(reason).to_string());
-        self.node.core().tell(&Event::Lost { target, reason });
+        let is_certain = matches!(reason, ReceiveError::Ended { .. });
+        let until_ns = self.clock().monotonic_ns().saturating_add(limits::RECONNECT_NS);
+        let reason = ErrorChain(reason).to_string();
+        self.search.suspect(Suspicion { publisher: lost.incarnation, reason, until_ns });
+        if is_certain {
+            self.search.lose(self.node.core(), self.opening.target(), u64::MAX);
+        }
         self.seek(self.opening.resuming(Some(lost)), Some(lost.epoch));
     }
 
+    fn begin_anew(&mut self) {
+        self.seek(self.opening.resuming(None), None);
+    }
+
+    fn is_suspected(&self) -> bool {
+        self.search.suspicion.lock().is_some() || self.search.found.lock().is_some()
+    }
+
     fn poll(&mut self) -> Option<Result<O::Handle, SubscriberError>> {
-        self.slot.lock().take()
+        if !self.search.has_news.load(Ordering::Acquire) {
+            return None;
+        }
+        let found = self.search.take();
+        if found.is_none() {
+            let core = self.node.core();
+            self.search.lose(core, self.opening.target(), core.clock.monotonic_ns());
+        }
+        found
+    }
+
+    fn outages(&self) -> u64 {
+        self.search.outages.load(Ordering::Relaxed)
     }
 
     fn target(&self) -> &Target {
@@ -193,27 +339,34 @@ impl<O: Reopen> Seek<O::Handle> for NodeSeek<O> {
 
 impl<O: Reopen> Sought for Wanted<O> {
     fn attempt(&mut self) -> Attempt {
-        let (Some(inner), Some(slot)) = (self.node.upgrade(), self.slot.upgrade()) else {
+        let (Some(inner), Some(search)) = (self.node.upgrade(), self.search.upgrade()) else {
             return Attempt::Done;
         };
         let node = Node { inner };
         match self.opening.open(&node) {
             Ok(subscriber) => {
-                let (target, epoch) = (self.opening.target().to_string(), subscriber.position().epoch);
-                node.core().tell(&match self.lost {
-                    Some(lost) if lost != epoch => Event::Restarted { target, epoch },
-                    _ => Event::Resumed { target, epoch },
-                });
-                *slot.lock() = Some(Ok(subscriber));
+                search.find(node.core(), self.opening.target(), self.lost, subscriber);
                 Attempt::Done
             }
-            Err(error) if error.is_transient() => match error {
-                SubscriberError::Unreachable { .. } | SubscriberError::Session { .. } => Attempt::Unreached,
-                _ => Attempt::Refused,
-            },
+            Err(error) if error.is_transient() => {
+                if error.is_absence() {
+                    search.lose(node.core(), self.opening.target(), u64::MAX);
+                }
+                if self.lost.is_none() && error.is_absence() {
+                    // What it finds from now on did not exist when the subscriber was opened.
+                    self.opening = self.opening.resuming(None);
+                }
+                match error {
+                    SubscriberError::Unreachable { .. } | SubscriberError::Session { .. } => {
+                        Attempt::Unreached
+                    }
+                    _ => Attempt::Refused,
+                }
+            }
             Err(error) => {
+                search.lose(node.core(), self.opening.target(), u64::MAX);
                 if !std::mem::replace(&mut self.has_reported, true) {
-                    *slot.lock() = Some(Err(error));
+                    search.keep(Err(error), &mut search.suspicion.lock());
                 }
                 Attempt::Refused
             }

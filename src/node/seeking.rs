@@ -154,15 +154,20 @@ impl Seeking {
             place.is_busy = true;
             (place.address.clone(), std::mem::take(&mut place.sought))
         };
-        let (mut left, mut has_found, mut is_reached) = (Vec::new(), false, true);
+        let (mut left, mut has_found, mut unreached) = (Vec::new(), false, None);
         for mut one in sought {
-            let attempt = if is_reached { attempt(one.as_mut()) } else { Attempt::Unreached };
-            is_reached &= attempt != Attempt::Unreached;
-            has_found |= attempt == Attempt::Done;
-            if attempt != Attempt::Done {
+            if unreached.is_some() {
                 left.push(one);
+                continue;
+            }
+            match attempt(one.as_mut()) {
+                Attempt::Done => has_found = true,
+                Attempt::Refused => left.push(one),
+                Attempt::Unreached => unreached = Some(one),
             }
         }
+        // Last: it may be the only one that is not answered in time, and the others must have their turn.
+        left.extend(unreached);
         self.put_back(&address, left, has_found);
         SeekStep::Turn
     }

@@ -12,7 +12,7 @@ use super::Node;
 use super::builder::assemble;
 use super::driver::Driver;
 use crate::clock::{Clock, saturate};
-use crate::event::TracingSink;
+use crate::event::{EventSink, TracingSink};
 use crate::fabric::Fabric;
 use crate::id::{Delivery, NodeName, Sequence};
 use crate::limits;
@@ -74,11 +74,14 @@ impl World {
     }
 
     fn node(self: &Arc<Self>, name: &str, listening: bool) -> Node {
+        self.node_with(name, listening, Arc::new(TracingSink))
+    }
+
+    fn node_with(self: &Arc<Self>, name: &str, listening: bool, events: Arc<dyn EventSink>) -> Node {
         let name: NodeName = name.parse().unwrap();
         let fabric: Arc<dyn Fabric> = Arc::new(self.network.fabric(&name));
         let clock = Arc::new(WorldClock(Arc::downgrade(self)));
-        let (core, driver) =
-            assemble(listening.then(|| name.clone()), fabric, clock, Arc::new(TracingSink)).unwrap();
+        let (core, driver) = assemble(listening.then(|| name.clone()), fabric, clock, events).unwrap();
         self.drivers.lock().push(NodeThread { name, driver, sleeps_until_ns: 0 });
         let seeking = Arc::downgrade(&core.seeking);
         self.spawn(move || seeking.upgrade().map(|seeking| seeking.turn()).is_some());
@@ -551,9 +554,13 @@ fn stopped_publisher_is_read_remotely_and_attaching_ends_at_its_deadline() {
     a_stopped_publisher_is_read_and_attaching_to_it_ends(Reach::Fetched);
 }
 
+mod connections;
 mod dialling;
 mod ends;
 mod feeds;
+mod hung;
+mod late_joins;
+mod lines;
 mod logs;
 mod notices;
 mod restarted_feeds;

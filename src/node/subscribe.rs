@@ -217,6 +217,7 @@ impl<O: Copy + Into<KindOptions>> Terms<O> {
         };
         match granted.and_then(accepted) {
             Ok((granted, source)) => {
+                attachment.watch(&source);
                 let is_mapped = matches!(source, Source::Mapped(_));
                 let listening =
                     if self.notices { listen(core, &attachment, &granted, is_mapped) } else { None };

@@ -494,6 +494,8 @@ fn errors_read_as_sentences() {
 mod dialling;
 mod ended;
 mod feed;
+mod line_epochs;
+mod lines;
 mod log;
 mod many;
 mod notices;

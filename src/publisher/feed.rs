@@ -109,8 +109,7 @@ where
         K: Borrow<Q>,
     {
         let encoded = crate::payload::encode_unchecked(key).expect("a key");
-        self.table.writer.room().split_at_mut(encoded.len()).0.copy_from_slice(&encoded);
-        self.table.writer.damage(encoded.len());
+        self.table.damage(&encoded);
     }
 
     /// Begins an event. Its first record sets the publish time of all its records and values.

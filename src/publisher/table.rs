@@ -251,6 +251,12 @@ where
 
 #[cfg(test)]
 impl<T: crate::payload::Payload> Publisher<TableTopic, T> {
+    /// Damages the newest entry of an encoded key.
+    pub(crate) fn damage(&mut self, key: &[u8]) {
+        self.writer.room().split_at_mut(key.len()).0.copy_from_slice(key);
+        self.writer.damage(key.len());
+    }
+
     /// Publishes encoded bytes as the value of an encoded key.
     pub(crate) fn put_bytes(&mut self, key: &[u8], value: &[u8]) -> Result<Sequence, PublishError> {
         let now_ns = self.output.realtime_ns();

@@ -6,12 +6,15 @@ pub(crate) mod log;
 pub(crate) mod state;
 pub(crate) mod table;
 
+mod arbiter;
 mod reader;
 mod writer;
 
+pub(crate) use arbiter::{Arbiter, Arrival, ChangedKey, GoneKey, Verdict};
 pub use reader::SubscriberStats;
 pub(crate) use reader::{
-    Fetch, Finding, GrantedAt, LossReason, Lost, ReadFailure, Reader, Taken, Verified, WriteOrder,
+    DamagedEntry, Fetch, Finding, GrantedAt, LossReason, Lost, ReadFailure, Reader, Taken, Verified,
+    WriteOrder,
 };
 pub(crate) use writer::Writer;
 

@@ -1,5 +1,6 @@
 use std::fmt::Debug;
 
+use super::arbiter::{Arbiter, ChangedKey};
 use crate::id::{Epoch, Kind, KindOptions, Meta, Sequence, TopicId};
 use crate::layout::header::HOT_OFFSET;
 use crate::layout::{ByteRange, Geometry, LINE};
@@ -19,6 +20,8 @@ pub(crate) trait Reader: Debug + Sized {
     type Options: Copy + Debug + Default + Into<KindOptions>;
     /// The purpose of a fetch.
     type Purpose: Copy + Debug + Send;
+    /// Decides which values of several publishers are received.
+    type Arbiter: Arbiter + Default + 'static;
 
     /// Creates a reader of a repository of this geometry that held this much when it was granted. `None` if the
     /// geometry belongs to another kind.
@@ -114,6 +117,37 @@ pub(crate) trait Reader: Debug + Sized {
 
     /// Returns the sequence of the last value that was taken, reported or skipped.
     fn last(&self) -> Sequence;
+
+    /// Returns up to where every value was taken, and none was damaged; [`Sequence::NONE`] if that is not certain.
+    fn complete(&self) -> Sequence {
+        self.last()
+    }
+
+    /// Returns when this commit of a table was published, ns since the Unix epoch; 0 if that is not known. It is known if one of its
+    /// entries was read, and none of a later commit.
+    fn published_ns(&self, _commit: Sequence) -> u64 {
+        0
+    }
+
+    /// Returns more on the last change taken of a table.
+    fn changed_key(&self) -> Option<ChangedKey> {
+        None
+    }
+
+    /// Returns which entry of a table was found to be damaged last. Allocates.
+    fn damaged(&self) -> DamagedEntry {
+        DamagedEntry::default()
+    }
+
+    /// Returns whether this key of a table is received.
+    fn is_wanted(&self, _key: &[u8]) -> bool {
+        true
+    }
+
+    /// Returns whether the table has this key, as far as it was read.
+    fn has_key(&self, _key: &[u8]) -> bool {
+        true
+    }
 
     /// Gives up the values up to this one, which are unreadable. Returns the first of them and their number, if any.
     fn give_up(&mut self, last: Sequence) -> Option<(Sequence, u64)>;
@@ -211,6 +245,14 @@ pub(crate) enum ReadFailure {
     /// The inline values up to `told` differ from the repository, whose newest value is `found`. Values before `first` are
     /// confirmed.
     Contradicted { first: Sequence, told: Sequence, found: Sequence },
+}
+
+/// An entry of a table that was found to be damaged.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DamagedEntry {
+    pub(crate) cell: usize,
+    /// The key that the cell has, as far as is known.
+    pub(crate) key: Option<Box<[u8]>>,
 }
 
 /// Missing records.

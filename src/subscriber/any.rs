@@ -52,12 +52,13 @@ pub enum AnySubscriber<T: Payload = Raw> {
 macro_rules! inside {
     ($any:expr, $subscriber:ident => $done:expr) => {
         match $any {
-            Self::State($subscriber) => $done,
-            Self::Log($subscriber) => $done,
-            Self::Table($subscriber) => $done,
+            AnySubscriber::State($subscriber) => $done,
+            AnySubscriber::Log($subscriber) => $done,
+            AnySubscriber::Table($subscriber) => $done,
         }
     };
 }
+pub(super) use inside;
 
 impl<T: Payload> AnySubscriber<T> {
     /// Does the same as [`Subscriber::try_receive`].

@@ -2,6 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::notices::{NoticeSource, NoticeSubscription};
+use super::offer::Offer;
 use super::subscription::{Fetching, PAUSE, Source, Subscription, TopicEnd};
 use super::{GrantError, ReceiveError, Sample};
 use crate::clock::{Clock, saturate};
@@ -11,7 +12,9 @@ use crate::layout::header::HOT_EPOCH;
 use crate::limits;
 use crate::memory::Region;
 use crate::payload::{DecodeError, Schema};
-use crate::repository::{Fetch, Finding, ReadFailure, Reader, SubscriberStats, Taken, Verified, WriteOrder};
+use crate::repository::{
+    Arrival, Fetch, Finding, ReadFailure, Reader, SubscriberStats, Taken, Verdict, Verified, WriteOrder,
+};
 
 /// How long a blocking receive spins before it yields the processor, ns.
 const SPIN_NS: u64 = 20_000;
@@ -96,6 +99,32 @@ impl<R: Reader> Core<R> {
         }
         let Some(taken) = self.take_next()? else { return Ok(None) };
         self.decoded(taken, decode)
+    }
+
+    /// Offers the next value to an arbiter, and decodes it unless it is a duplicate.
+    #[inline]
+    pub(super) fn try_offer<V>(
+        &mut self,
+        judge: impl FnOnce(&Arrival<'_>) -> Verdict,
+        decode: impl FnOnce(&[u8], &Schema) -> Result<V, DecodeError>,
+    ) -> Result<Option<Offer<V>>, ReceiveError> {
+        self.subscription.check_told()?;
+        let held = self.reader.take_held();
+        let Some(taken) = held.map_or_else(|| self.take_next(), |held| Ok(Some(held)))? else {
+            return Ok(None);
+        };
+        let changed = self.reader.changed_key();
+        let Verified { meta, conflated, payload } = self.reader.verified(taken);
+        let verdict = judge(&Arrival { meta, conflated, changed, payload });
+        let (number, key_len) = changed.map_or((0, 0), |changed| (changed.number, changed.key_len));
+        let conflated = match verdict {
+            Verdict::Duplicate => return Ok(Some(Offer { verdict, meta, number, key_len, value: None })),
+            Verdict::First { conflated, .. } => conflated,
+            Verdict::Early => 0,
+        };
+        let value = self.decoded(taken, decode).transpose();
+        let value = value.map(|decoded| decoded.map(|sample| Sample { conflated, ..sample }));
+        Ok(Some(Offer { verdict, meta, number, key_len, value }))
     }
 
     #[inline]

@@ -148,8 +148,31 @@ pub enum ReceiveError {
         #[source]
         source: ControlError,
     },
-    /// A publisher of another epoch was found in place of the one lost: its sequences have nothing to do with the earlier ones. Only a
-    /// [`Persistent`](crate::Persistent) subscriber reports it, once, before the first value of that publisher.
+    /// Records that none of the [lines](crate::Lines) has brought: every line that was attached lost them, or a line that may still have
+    /// them did not bring them in time. The next receive continues after them.
+    #[error(
+        "{count} records from {first_lost} on are missing: no line has brought them; the report on each line says what it lost"
+    )]
+    Missing {
+        /// The first of them.
+        first_lost: Sequence,
+        /// Their number.
+        count: u64,
+    },
+    /// One of the [lines](crate::Lines) has a publisher of another epoch. Nothing is received from it while another line has the expected
+    /// one. Reported once, and again if it was in step meanwhile.
+    #[error("the publisher of {line} {}", out_of_step(*epoch, *expected))]
+    OutOfStep {
+        /// The line.
+        line: Box<Target>,
+        /// Its epoch.
+        epoch: Epoch,
+        /// That of the others.
+        expected: Epoch,
+    },
+    /// A publisher of another epoch was found in place of the one lost: its sequences have nothing to do with the earlier ones. Only
+    /// [`Persistent`](crate::Persistent) subscribers and those of several [lines](crate::Lines) report it, once, before the first value of
+    /// that publisher.
     #[error(
         "the publisher has restarted: epoch {epoch} follows {before}, of which {last} was the last value received; discard what its \
          values added up to"
@@ -162,8 +185,9 @@ pub enum ReceiveError {
         /// The last of them that was received, reported lost, or skipped.
         last: Sequence,
     },
-    /// A publisher was found in place of the one lost, or for the first time, but this subscriber cannot attach to it. Only a
-    /// [`Persistent`](crate::Persistent) subscriber reports it, once, and still seeks a publisher to which it can.
+    /// A publisher was found in place of the one lost, or for the first time, but this subscriber cannot attach to it. Only
+    /// [`Persistent`](crate::Persistent) subscribers and those of several [lines](crate::Lines) report it, once, and still seek a publisher
+    /// to which they can.
     #[error(
         "cannot continue with the publisher that was found: this subscriber tries again, in case it is replaced"
     )]
@@ -175,6 +199,17 @@ pub enum ReceiveError {
     /// The fabric failed.
     #[error(transparent)]
     Fabric(#[from] FabricError),
+}
+
+/// How a line differs from others.
+fn out_of_step(epoch: Epoch, expected: Epoch) -> String {
+    if epoch == expected {
+        return "has a topic of another kind than those of other lines: it is left out".to_owned();
+    }
+    format!(
+        "has epoch {epoch}, those of other lines have {expected}: it is left out; name the same epoch for the publishers of all lines, \
+         with PublisherBuilder::epoch, and stop those of earlier epochs"
+    )
 }
 
 impl ReceiveError {
@@ -270,6 +305,25 @@ pub enum SubscriberError {
         #[source]
         source: ControlError,
     },
+    /// A subscriber has at most [`limits::LINES_MAX`](crate::limits::LINES_MAX) lines.
+    #[error("{count} lines are more than {}: leave out lines", crate::limits::LINES_MAX)]
+    Lines {
+        /// How many were given.
+        count: usize,
+    },
+    /// Two [lines](crate::Lines) of a subscriber are the same: the loss of their publisher would be that of both.
+    #[error(
+        "{target} is given as two lines: name another publisher of the same values, or leave out one of them"
+    )]
+    SameLine {
+        /// The line.
+        target: Target,
+    },
+    /// A subscriber of several lines of a feed cannot be [conflated](crate::FeedSubscriberBuilder::conflate).
+    #[error(
+        "lines of a feed cannot be conflated: receive the records, or subscribe to the lines of the feed's table"
+    )]
+    Conflated,
     /// The node has no name, so that publishers cannot dial it.
     #[error("a node without a name cannot listen: name it with NodeBuilder::name")]
     Unnamed,

@@ -1,6 +1,9 @@
+mod assembly;
 mod conflated;
 mod keys;
+mod lines;
 mod records;
+mod source;
 mod update;
 
 use std::borrow::Borrow;
@@ -12,12 +15,16 @@ use std::time::Duration;
 use hashbrown::HashSet;
 use serde::{Serialize, de::DeserializeOwned};
 
+use self::assembly::Assembly;
 use self::conflated::Conflated;
+pub(crate) use self::lines::FeedLine;
+pub use self::lines::FeedLines;
 use self::records::Records;
-use self::update::{Advance, EventEnd, Received, Updates};
+use self::source::OneSource;
+use self::update::{Advance, Updates};
 pub use self::update::{FeedEvent, FeedUpdate, RecordUpdate, ValueUpdate};
 use super::subscription::PAUSE;
-use super::table::{TableSubscriber, matches};
+use super::table::{TableSubscriber, with_pattern, with_prefix};
 use super::{LogSubscriber, NoticePath, Position, ReceiveError, Renewable, RenewableHandle, Sample};
 use crate::clock::saturate;
 use crate::fabric::FabricError;
@@ -99,15 +106,7 @@ where
     reception: Reception<K, R, V>,
     /// All keys by default.
     interest: Option<KeyPredicate<K>>,
-    updates: Updates<K, R, V>,
-    /// The updates of the event that is received as a whole.
-    event: Vec<FeedUpdate<K, R, V>>,
-    /// The most updates of an event: as many records as fit into its part of the ring, or the values of all keys.
-    event_len_max: usize,
-    /// Updates of the current event were received one by one.
-    is_begun: bool,
-    /// Reported after a part of that event.
-    failure: Option<ReceiveError>,
+    assembly: Assembly<K, R, V>,
 }
 
 /// Whether a key is wanted.
@@ -120,8 +119,51 @@ where
     R: Serialize + DeserializeOwned + Send + 'static,
     V: Serialize + DeserializeOwned + Send + 'static,
 {
-    Records(Box<Records<K, R, V>>),
+    Records(Box<Recorded<K, R, V>>),
     Conflated(Conflated),
+}
+
+/// The log of a feed, and what was received of it.
+struct Recorded<K, R, V>
+where
+    K: Serialize + DeserializeOwned + Send + 'static,
+    R: Serialize + DeserializeOwned + Send + 'static,
+{
+    log: LogSubscriber<FeedRecord<K, R>>,
+    records: Records<K, V>,
+}
+
+impl<K, R, V> Reception<K, R, V>
+where
+    K: Serialize + DeserializeOwned + Eq + Hash + Clone + Send + 'static,
+    R: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+    /// Adds the next updates, or returns the only one.
+    #[inline]
+    fn advance(
+        &mut self,
+        table: &mut TableSubscriber<K, V>,
+        interest: Option<&KeyPredicate<K>>,
+        updates: &mut Updates<K, R, V>,
+    ) -> Result<Advance<K, R, V>, ReceiveError> {
+        match self {
+            Self::Records(recorded) => {
+                let Recorded { log, records } = recorded.as_mut();
+                let is_wanted = |key: &K| interest.is_none_or(|wants| wants(key));
+                records.advance(&mut OneSource { log, table }, is_wanted, updates)
+            }
+            Self::Conflated(conflated) => conflated.advance(table, updates).map(Advance::from),
+        }
+    }
+
+    /// Returns the log, unless the subscriber is conflated.
+    fn log(&self) -> Option<&LogSubscriber<FeedRecord<K, R>>> {
+        match self {
+            Self::Records(it) => Some(&it.log),
+            Self::Conflated(_) => None,
+        }
+    }
 }
 
 impl<K, R, V> FeedSubscriber<K, R, V>
@@ -136,36 +178,18 @@ where
         log: LogSubscriber<FeedRecord<K, R>>,
         table: TableSubscriber<K, V>,
     ) -> Self {
-        let records_max = log.core.subscription.granted.geometry.region_len() / RECORD_LEN_MIN;
-        let records = Records::new(log, table.core.reader.geometry().capacity());
-        Self::new(topic, table, Reception::Records(Box::new(records)), records_max)
+        let records = Records::new(log.last());
+        Self::new(topic, table, Reception::Records(Box::new(Recorded { log, records })))
     }
 
     /// Creates a subscriber of values, once in this interval.
     pub(crate) fn of_values(topic: TopicName, table: TableSubscriber<K, V>, interval: Duration) -> Self {
         let clock = Arc::clone(&table.core.subscription.clock);
-        Self::new(topic, table, Reception::Conflated(Conflated::new(saturate(interval), clock)), 0)
+        Self::new(topic, table, Reception::Conflated(Conflated::new(saturate(interval), clock)))
     }
 
-    fn new(
-        topic: TopicName,
-        table: TableSubscriber<K, V>,
-        reception: Reception<K, R, V>,
-        records_max: usize,
-    ) -> Self {
-        // A key may be removed and added again in one reading.
-        let event_len_max = records_max.max(2 * table.core.reader.geometry().capacity());
-        Self {
-            topic,
-            table,
-            reception,
-            interest: None,
-            updates: Updates::default(),
-            event: Vec::new(),
-            event_len_max,
-            is_begun: false,
-            failure: None,
-        }
+    fn new(topic: TopicName, table: TableSubscriber<K, V>, reception: Reception<K, R, V>) -> Self {
+        Self { topic, table, reception, interest: None, assembly: Assembly::new() }
     }
 
     /// Receives the next update, if there is one. Does not wait, except over a wire for the table: at first, after a loss, and when
@@ -180,25 +204,8 @@ where
     /// [`limits::ANSWER_DEADLINE_NS`](crate::limits::ANSWER_DEADLINE_NS); the next call tries again. After
     /// [`ReceiveError::Ended`] and [`ReceiveError::Gone`], [`Self::suspects`] has the keys that could not be completed.
     pub fn try_update(&mut self) -> Result<Option<FeedUpdate<K, R, V>>, ReceiveError> {
-        if let Some(failure) = self.failure.take() {
-            return Err(failure);
-        }
-        if !self.event.is_empty() {
-            self.updates.put_back(std::mem::take(&mut self.event));
-        }
-        loop {
-            let next = self.next().inspect_err(|error| {
-                self.is_begun &= matches!(error, ReceiveError::Contended { .. } | ReceiveError::Fabric(_));
-            });
-            match next? {
-                Some(Received::Update(update)) => {
-                    self.is_begun = !update.ends_event();
-                    return Ok(Some(update));
-                }
-                Some(Received::End(_)) => self.is_begun = false,
-                None => return Ok(None),
-            }
-        }
+        let Self { table, reception, interest, assembly, .. } = self;
+        assembly.try_update(|updates| reception.advance(table, interest.as_ref(), updates))
     }
 
     /// Receives the next update, waiting up to `timeout`; `None` when it expires. Waits like
@@ -220,44 +227,12 @@ where
     ///
     /// Those of [`Self::try_update`].
     pub fn try_event(&mut self) -> Result<Option<FeedEvent<K, R, V>>, ReceiveError> {
-        if let Some(failure) = self.failure.take() {
-            return Err(failure);
-        }
-        loop {
-            match self.next() {
-                Ok(None) => return Ok(None),
-                Ok(Some(Received::Update(update))) => {
-                    self.event.push(update);
-                    // No publisher of a feed has so long events.
-                    if self.event.len() > self.event_len_max {
-                        return Ok(self.take_part());
-                    }
-                }
-                Ok(Some(Received::End(EventEnd { sequence, is_whole }))) => {
-                    let is_whole = is_whole && !std::mem::take(&mut self.is_begun);
-                    if !self.event.is_empty() {
-                        let updates = std::mem::take(&mut self.event);
-                        return Ok(Some(FeedEvent { sequence, updates, is_whole }));
-                    }
-                }
-                // Nothing is lost: the next call goes on.
-                Err(failure @ (ReceiveError::Contended { .. } | ReceiveError::Fabric(_))) => {
-                    return Err(failure);
-                }
-                Err(failure) => {
-                    let Some(part) = self.take_part() else { return Err(failure) };
-                    self.failure = Some(failure);
-                    return Ok(Some(part));
-                }
-            }
-        }
-    }
-
-    /// Takes the part of an event that was received.
-    fn take_part(&mut self) -> Option<FeedEvent<K, R, V>> {
-        let updates = std::mem::take(&mut self.event);
-        let sequence = updates.last()?.meta().sequence;
-        Some(FeedEvent { sequence, updates, is_whole: false })
+        let Self { table, reception, interest, assembly, .. } = self;
+        assembly.try_event(
+            &mut (reception, table),
+            |(reception, table), updates| reception.advance(table, interest.as_ref(), updates),
+            |(reception, table)| event_len_max(reception.log(), table),
+        )
     }
 
     /// Receives the next event, waiting up to `timeout`; `None` when it expires.
@@ -302,10 +277,9 @@ where
         self.interest = Some(Arc::clone(&wants));
         let of_table = Arc::clone(&wants);
         self.table.only(move |key| of_table(key));
-        self.updates.retain(|key| wants(key));
-        self.event.retain(|update| wants(update.key()));
-        if let Reception::Records(records) = &mut self.reception {
-            records.change_interest(|key| wants(key));
+        self.assembly.retain(|key| wants(key));
+        if let Reception::Records(it) = &mut self.reception {
+            it.records.change_interest(it.log.last(), |key| wants(key));
         }
     }
 
@@ -314,8 +288,7 @@ where
     where
         K: AsRef<str>,
     {
-        let prefix = prefix.to_owned();
-        self.only(move |key| key.as_ref().starts_with(&prefix));
+        self.only(with_prefix(prefix));
     }
 
     /// Receives only the keys that match this pattern, from now on: see [`Self::only_keys`]. `*` stands for any characters, `?` for
@@ -324,16 +297,15 @@ where
     where
         K: AsRef<str>,
     {
-        let pattern: Vec<char> = pattern.chars().collect();
-        self.only(move |key| matches(&pattern, key.as_ref()));
+        self.only(with_pattern(pattern));
     }
 
     /// Receives all keys from now on: see [`Self::only_keys`].
     pub fn all_keys(&mut self) {
         self.table.all_keys();
         self.interest = None;
-        if let Reception::Records(records) = &mut self.reception {
-            records.change_interest(|_| true);
+        if let Reception::Records(it) = &mut self.reception {
+            it.records.change_interest(it.log.last(), |_| true);
         }
     }
 
@@ -343,7 +315,7 @@ where
     /// Allocates.
     pub fn suspects(&self) -> Vec<K> {
         match &self.reception {
-            Reception::Records(records) => records.suspects(),
+            Reception::Records(it) => it.records.suspects(),
             Reception::Conflated(_) => self.table.suspects(),
         }
     }
@@ -351,15 +323,15 @@ where
     /// Returns whether records of some keys may be missing, and values in place of them are still to come: before the first values,
     /// after a loss, and after the interest has changed.
     pub fn is_recovering(&self) -> bool {
-        let is_behind = matches!(&self.reception, Reception::Records(records) if records.is_recovering());
-        is_behind || self.updates.begins_with_a_value()
+        let is_behind = matches!(&self.reception, Reception::Records(it) if it.records.is_recovering());
+        is_behind || self.assembly.begins_with_a_value()
     }
 
     /// Returns the sequence of the last record that was received, reported lost, or left out. For a conflated subscriber, of the
     /// last event that it has read.
     pub fn last(&self) -> Sequence {
         match &self.reception {
-            Reception::Records(records) => records.log.last(),
+            Reception::Records(it) => it.log.last(),
             Reception::Conflated(_) => self.table.last(),
         }
     }
@@ -367,7 +339,7 @@ where
     /// Returns the counts so far: of records, those left out included; for a conflated subscriber of values.
     pub fn stats(&self) -> SubscriberStats {
         match &self.reception {
-            Reception::Records(records) => records.log.stats(),
+            Reception::Records(it) => it.log.stats(),
             Reception::Conflated(_) => self.table.stats(),
         }
     }
@@ -375,7 +347,7 @@ where
     /// Returns how this subscriber is notified of new events at the moment.
     pub fn notice_path(&self) -> NoticePath {
         match &self.reception {
-            Reception::Records(records) => records.log.notice_path(),
+            Reception::Records(it) => it.log.notice_path(),
             Reception::Conflated(_) => self.table.notice_path(),
         }
     }
@@ -395,31 +367,9 @@ where
         self.table.delivery()
     }
 
-    /// Returns the incarnation of the feed.
+    /// Returns the epoch of the feed.
     pub fn epoch(&self) -> Epoch {
         self.table.epoch()
-    }
-
-    /// Takes the next step.
-    fn next(&mut self) -> Result<Option<Received<K, R, V>>, ReceiveError> {
-        let Self { table, reception, interest, updates, .. } = self;
-        loop {
-            if let Some(next) = updates.next()? {
-                return Ok(Some(next));
-            }
-            let advanced = match reception {
-                Reception::Records(records) => {
-                    let is_wanted = |key: &K| interest.as_ref().is_none_or(|wants| wants(key));
-                    records.advance(table, is_wanted, updates)
-                }
-                Reception::Conflated(conflated) => conflated.advance(table, updates).map(Advance::from),
-            };
-            match advanced? {
-                Advance::Update(update) => return Ok(Some(Received::Update(update))),
-                Advance::More => {}
-                Advance::Nothing => return updates.next(),
-            }
-        }
     }
 
     /// Repeats a poll until it returns something, for up to `timeout`.
@@ -462,11 +412,11 @@ where
     fn wait(&mut self, waited_ns: u64, timeout: Duration) -> Result<(), FabricError> {
         match &mut self.reception {
             // The table's landing region is behind: nothing notifies of it.
-            Reception::Records(records) if records.is_cut_due() => {
+            Reception::Records(it) if it.records.is_cut_due() => {
                 self.table.core.subscription.clock.pause(PAUSE.min(timeout));
                 Ok(())
             }
-            Reception::Records(records) => records.log.core.wait(waited_ns, timeout),
+            Reception::Records(it) => it.log.core.wait(waited_ns, timeout),
             Reception::Conflated(conflated) => match conflated.rest_ns() {
                 0 => self.table.core.wait(waited_ns, timeout),
                 rest_ns => {
@@ -482,24 +432,43 @@ where
 
     fn position(&self) -> Position {
         let last = match &self.reception {
-            Reception::Records(records) => records.covered(),
+            Reception::Records(it) => it.log.last().max(it.records.compared()),
             Reception::Conflated(_) => self.table.last(),
         };
-        Position { epoch: self.epoch(), last }
+        Position { incarnation: self.table.incarnation(), epoch: self.epoch(), last }
     }
 
     fn renew(&mut self, next: Self, is_same_epoch: bool) {
-        let Self { table, reception, event_len_max, .. } = next;
+        let Self { table, reception, .. } = next;
         self.table.renew(table, is_same_epoch);
-        self.event_len_max = event_len_max;
-        if let (Reception::Records(records), Reception::Records(next)) = (&mut self.reception, reception) {
-            records.renew(*next, is_same_epoch);
+        if let (Reception::Records(it), Reception::Records(next)) = (&mut self.reception, reception) {
+            it.log.renew(next.log, is_same_epoch);
+            if is_same_epoch {
+                it.records.renew(it.log.last());
+            } else {
+                it.records = next.records;
+            }
         }
         if !is_same_epoch {
-            (self.updates, self.failure, self.is_begun) = (Updates::default(), None, false);
-            self.event.clear();
+            self.assembly = Assembly::new();
         }
     }
+}
+
+/// The most updates of an event: as many records as fit into its part of the ring, or the values of all keys.
+fn event_len_max<K, R, V>(
+    log: Option<&LogSubscriber<FeedRecord<K, R>>>,
+    table: &TableSubscriber<K, V>,
+) -> usize
+where
+    K: Serialize + DeserializeOwned + Send + 'static,
+    R: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+    let records_max =
+        log.map_or(0, |log| log.core.subscription.granted.geometry.region_len() / RECORD_LEN_MIN);
+    // A key may be removed and added again in one reading.
+    records_max.max(2 * table.core.reader.geometry().capacity())
 }
 
 /// How often a conflated subscriber checks for the end.

@@ -264,7 +264,7 @@ impl<K: TopicKind, T: Payload> RenewableHandle for Subscriber<K, T> {
     }
 
     fn position(&self) -> Position {
-        Position { epoch: self.epoch(), last: self.last() }
+        Position { incarnation: self.incarnation(), epoch: self.epoch(), last: self.last() }
     }
 
     fn renew(&mut self, mut next: Self, is_same_epoch: bool) {

@@ -11,10 +11,11 @@ use super::{
 };
 use crate::clock::{Clock, saturate};
 use crate::fabric::Target;
+use crate::id::Sequence;
 use crate::payload::{Decoded, Raw};
 
 /// How often a receive that waits checks whether the publisher was found.
-const SEEK_PAUSE: Duration = Duration::from_millis(1);
+pub(super) const SEEK_PAUSE: Duration = Duration::from_millis(1);
 
 /// A subscriber that outlives its publishers: when its publisher dies, stops or cannot be reached, it finds the next publisher of the
 /// topic at the same address, and continues. It never ends.
@@ -26,6 +27,8 @@ const SEEK_PAUSE: Duration = Duration::from_millis(1);
 /// - [`ReceiveError::Ended`] and [`ReceiveError::Gone`] are not reported. The subscriber seeks the publisher instead, in the
 ///   background: at once, and then again and again after growing, random pauses, so that a crowd of subscribers does not attach at the
 ///   same moment. The node's [events](crate::EventSink) say when a publisher was lost and found.
+/// - A connection that breaks does not mean that the publisher is lost. If the same publisher is reached at once, the subscriber
+///   continues, and the only event is [`Event::Reconnected`](crate::Event::Reconnected).
 /// - If the publisher that is found has the same [epoch](crate::Epoch), for example because only the connection was lost, the subscriber
 ///   continues after the last value received, and receives nothing twice. Records of a log that it missed are received as far as the
 ///   publisher still has them, and the others are reported lost. Of a table it receives the keys that have changed or are gone.
@@ -65,11 +68,17 @@ pub struct Persistent<S: Renewable> {
     /// The one attached, or attached last.
     subscriber: Option<S>,
     is_attached: bool,
+    /// The last publisher ended the topic in order.
+    has_ended: bool,
     seek: Box<dyn Seek<S>>,
+    /// The next subscription begins as one of another epoch does.
+    begins_anew: bool,
+    /// Later subscriptions go on after this value at the latest.
+    resumes_after_max: Sequence,
     /// Why the first attempt failed, until it is attached.
     open_error: Option<SubscriberError>,
-    /// For the first subscriber.
-    settings: Vec<Setting<S>>,
+    /// For the first subscriber: the last one that the program made.
+    setting: Option<Setting<S>>,
 }
 
 /// What the program wants of the first subscriber.
@@ -77,11 +86,20 @@ type Setting<S> = Box<dyn FnOnce(&mut S) + Send>;
 
 /// Finds a subscription again. Every method returns at once.
 pub(crate) trait Seek<S>: Send {
-    /// Begins to seek: the subscription that had received this much was lost, for this reason.
+    /// Begins to seek: the subscription that had received this much ended, for this reason.
     fn begin(&mut self, lost: Position, reason: &ReceiveError);
 
     /// The subscription, once it is found. Returns an error that another attempt may not mend once, and continues to seek.
     fn poll(&mut self) -> Option<Result<S, SubscriberError>>;
+
+    /// Begins to seek what was found before, as if nothing had been received.
+    fn begin_anew(&mut self);
+
+    /// Whether the connection broke, and an attempt to reach the same publisher is awaited.
+    fn is_suspected(&self) -> bool;
+
+    /// How often a publisher was lost.
+    fn outages(&self) -> u64;
 
     /// What it seeks.
     fn target(&self) -> &Target;
@@ -98,7 +116,18 @@ impl<S: Renewable> Persistent<S> {
             Ok(subscriber) => (Some(subscriber), None),
             Err(error) => (None, Some(error)),
         };
-        Self { subscriber, is_attached, seek, open_error, settings: Vec::new() }
+        let (has_ended, setting) = (false, None);
+        let resumes_after_max = Sequence::new(u64::MAX);
+        Self {
+            subscriber,
+            is_attached,
+            has_ended,
+            seek,
+            begins_anew: false,
+            resumes_after_max,
+            open_error,
+            setting,
+        }
     }
 
     /// Receives by another method of the subscriber, which must not wait: for values in a form that [`Self::try_receive`] does not have.
@@ -138,6 +167,16 @@ impl<S: Renewable> Persistent<S> {
         self.is_attached
     }
 
+    /// Returns whether the last publisher ended the topic in order, and no other was found since.
+    pub fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    /// Returns how often a publisher was lost: it stopped, died, or was not reached again soon after the connection to it broke.
+    pub fn outages(&self) -> u64 {
+        self.seek.outages()
+    }
+
     /// Returns the subscriber that is attached, or was last; `None` before the first publisher was found. It has the topic's name,
     /// schema and epoch. Its [counts](crate::Subscriber::stats) are those of all publishers.
     pub fn current(&self) -> Option<&S> {
@@ -155,8 +194,8 @@ impl<S: Renewable> Persistent<S> {
         self.open_error.as_ref()
     }
 
-    /// Applies a setting to the subscriber, for example which keys of a table it receives, now or, if no publisher was found yet, to
-    /// the first one. Later subscribers take the keys over.
+    /// Chooses which keys of a table or a feed the subscriber receives, now or, if no publisher was found yet, once the first one is. Then
+    /// only the last choice is applied: a call replaces what earlier ones chose. Later subscribers take the keys over.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -170,8 +209,38 @@ impl<S: Renewable> Persistent<S> {
     pub fn configure(&mut self, setting: impl FnOnce(&mut S) + Send + 'static) {
         match &mut self.subscriber {
             Some(subscriber) => setting(subscriber),
-            None => self.settings.push(Box::new(setting)),
+            None => self.setting = Some(Box::new(setting)),
         }
+    }
+
+    /// Attaches to a publisher that was found, of whatever epoch. Returns whether it is attached.
+    pub(super) fn seek_now(&mut self) -> Result<bool, ReceiveError> {
+        if !self.is_attached {
+            match self.attach() {
+                Ok(()) | Err(ReceiveError::Restarted { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(self.is_attached)
+    }
+
+    /// Has later subscriptions go on after this value at the latest: others after it were not received.
+    #[inline]
+    pub(super) fn resume_after_at_most(&mut self, last: Sequence) {
+        self.resumes_after_max = last;
+    }
+
+    /// Leaves its publisher, and seeks it as if nothing had been received.
+    pub(super) fn start_over(&mut self) {
+        if self.is_attached {
+            (self.is_attached, self.begins_anew) = (false, true);
+            self.seek.begin_anew();
+        }
+    }
+
+    /// Whether only the connection may be lost: an attempt to reach the same publisher is awaited.
+    pub(super) fn is_reconnecting(&self) -> bool {
+        !self.is_attached && self.subscriber.is_some() && self.seek.is_suspected()
     }
 
     /// Receives by this method of the subscriber.
@@ -186,7 +255,10 @@ impl<S: Renewable> Persistent<S> {
         match receive(subscriber) {
             Err(end @ (ReceiveError::Ended { .. } | ReceiveError::Gone { .. })) => {
                 self.is_attached = false;
-                self.seek.begin(subscriber.position(), &end);
+                self.has_ended = matches!(end, ReceiveError::Ended { .. });
+                let position = subscriber.position();
+                let last = position.last.min(self.resumes_after_max);
+                self.seek.begin(Position { last, ..position }, &end);
                 Ok(None)
             }
             // The session reports its end soon.
@@ -214,7 +286,11 @@ impl<S: Renewable> Persistent<S> {
                 return received;
             }
             match self.subscriber.as_mut().filter(|_| self.is_attached) {
-                Some(subscriber) => subscriber.wait(waited_ns, timeout)?,
+                Some(subscriber) => match subscriber.wait(waited_ns, timeout) {
+                    // The session reports its end soon.
+                    Err(error) if error.ends_connection() => clock.pause(SEEK_PAUSE),
+                    waited => waited?,
+                },
                 None => clock.pause(SEEK_PAUSE.min(timeout.saturating_sub(Duration::from_nanos(waited_ns)))),
             }
         }
@@ -228,15 +304,16 @@ impl<S: Renewable> Persistent<S> {
             Some(Err(source)) => return Err(ReceiveError::NotResumed { source: Box::new(source) }),
             Some(Ok(next)) => next,
         };
-        (self.is_attached, self.open_error) = (true, None);
+        (self.is_attached, self.has_ended, self.open_error) = (true, false, None);
         let Some(subscriber) = &mut self.subscriber else {
-            self.settings.drain(..).for_each(|setting| setting(&mut next));
+            self.setting.take().into_iter().for_each(|setting| setting(&mut next));
             self.subscriber = Some(next);
             return Ok(());
         };
-        let (Position { epoch: before, last }, Position { epoch, .. }) =
+        let (Position { epoch: before, last, .. }, Position { epoch, .. }) =
             (subscriber.position(), next.position());
-        subscriber.renew(next, epoch == before);
+        let begins_anew = std::mem::take(&mut self.begins_anew);
+        subscriber.renew(next, epoch == before && !begins_anew);
         if epoch == before { Ok(()) } else { Err(ReceiveError::Restarted { epoch, before, last }) }
     }
 }

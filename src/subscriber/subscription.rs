@@ -109,9 +109,10 @@ pub(crate) trait Attachment: fmt::Debug + Send + Sync {
     fn leave(&self, stats: SubscriberStats);
 }
 
-/// What a lost subscription had received.
+/// What a subscription has received, and of which publisher.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Position {
+    pub(crate) incarnation: Incarnation,
     pub(crate) epoch: Epoch,
     pub(crate) last: Sequence,
 }

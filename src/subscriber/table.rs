@@ -14,10 +14,8 @@ use crate::layout::header::HOT_SEQUENCE;
 use crate::layout::table::Stamp;
 use crate::memory::Region;
 use crate::payload::{DecodeError, Decoded, Payload, Raw, Schema, encode_unchecked};
-use crate::repository::table::{
-    CellMemory, ChangedKey, Interest, Looked, Scan, SnapshotScan, TableReader, TableTopic,
-};
-use crate::repository::{ReadFailure, Reader as _, Taken, Verified};
+use crate::repository::table::{CellMemory, Interest, Looked, Scan, SnapshotScan, TableReader, TableTopic};
+use crate::repository::{ChangedKey, ReadFailure, Reader as _, Taken, Verified};
 
 /// Receives the newest value of each key of a table topic.
 ///
@@ -216,8 +214,7 @@ where
     where
         K: AsRef<str>,
     {
-        let prefix = prefix.to_owned();
-        self.only(move |key| key.as_ref().starts_with(&prefix));
+        self.only(with_prefix(prefix));
     }
 
     /// Receives only the keys that match this pattern, from now on: see [`Self::only_keys`]. `*` stands for any characters, `?` for
@@ -226,8 +223,7 @@ where
     where
         K: AsRef<str>,
     {
-        let pattern: Vec<char> = pattern.chars().collect();
-        self.only(move |key| matches(&pattern, key.as_ref()));
+        self.only(with_pattern(pattern));
     }
 
     /// Receives all keys from now on: see [`Self::only_keys`].
@@ -286,7 +282,7 @@ impl Subscriber<TableTopic, Raw> {
     pub fn try_change(&mut self) -> Result<Option<Change<&[u8], &[u8]>>, ReceiveError> {
         self.core.subscription.check_told()?;
         let Some(taken) = self.core.take_next()? else { return Ok(None) };
-        let ChangedKey { key_len, number, is_new, is_present } = self.core.reader.changed();
+        let ChangedKey { key_len, number, is_new, is_present, .. } = self.core.reader.changed();
         let Verified { meta, conflated, payload } = self.core.reader.verified(taken);
         let (key, value) = parts(payload, key_len);
         let value = is_present.then_some(value);
@@ -345,6 +341,18 @@ fn decoded<'k, K: DeserializeOwned + Serialize + Send + 'static>(
     keys: impl Iterator<Item = &'k [u8]>,
 ) -> Vec<K> {
     keys.filter_map(|key| K::decode(key).ok()).collect()
+}
+
+/// Whether a key begins with this text.
+pub(super) fn with_prefix<K: AsRef<str>>(prefix: &str) -> impl Fn(&K) -> bool + Send + Sync + use<K> {
+    let prefix = prefix.to_owned();
+    move |key| key.as_ref().starts_with(&prefix)
+}
+
+/// Whether a key matches this pattern.
+pub(super) fn with_pattern<K: AsRef<str>>(pattern: &str) -> impl Fn(&K) -> bool + Send + Sync + use<K> {
+    let pattern: Vec<char> = pattern.chars().collect();
+    move |key| matches(&pattern, key.as_ref())
 }
 
 /// Whether a text matches a pattern of `*`, `?` and other characters. Takes the product of their lengths at most.

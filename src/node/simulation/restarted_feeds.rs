@@ -102,6 +102,10 @@ struct Replica {
     /// The sequence of the last update that ended an event.
     last: u64,
     restarts: u64,
+    /// Where it began, once it has.
+    began: Arc<Mutex<Sequence>>,
+    /// The last sequences of the epochs before, added.
+    earlier: u64,
     /// Values of the last cut were reported as unreadable.
     is_incomplete: bool,
 }
@@ -109,8 +113,28 @@ struct Replica {
 impl Replica {
     fn new(node: &Node, delivery: Delivery) -> Self {
         let builder = node.feed_subscriber::<u64, u64, u64>("shm:publishing/feed").delivery(delivery);
-        let subscriber = builder.persistent().open().unwrap();
-        Self { subscriber, table: Table::new(), epoch: None, last: 0, restarts: 0, is_incomplete: false }
+        let mut subscriber = builder.persistent().open().unwrap();
+        let began = Arc::new(Mutex::new(Sequence::NONE));
+        let start = Arc::clone(&began);
+        subscriber.configure(move |feed| *start.lock() = feed.last());
+        Self {
+            subscriber,
+            table: Table::new(),
+            epoch: None,
+            last: 0,
+            restarts: 0,
+            began,
+            earlier: 0,
+            is_incomplete: false,
+        }
+    }
+
+    /// Checks that every record was received or is lost.
+    fn check_counts(&self) {
+        let current = self.subscriber.current().expect("it has received something");
+        let stats = current.stats();
+        let published = self.earlier + current.last().get() - self.began.lock().get();
+        assert_eq!(stats.received + stats.lapped + stats.cut_off, published, "{stats:?}");
     }
 
     /// Receives one update, and compares the table with that of the script after each event.
@@ -118,7 +142,8 @@ impl Replica {
         let update = match self.subscriber.try_update() {
             Ok(None) => return false,
             Ok(Some(update)) => update,
-            Err(ReceiveError::Restarted { epoch, before, .. }) => {
+            Err(ReceiveError::Restarted { epoch, before, last }) => {
+                self.earlier += last.get();
                 assert_eq!(self.epoch.replace(epoch).unwrap_or(before), before);
                 assert_ne!(epoch, before);
                 self.table.clear();
@@ -209,6 +234,7 @@ fn restarts(reach: Reach, delivery: Delivery) {
             assert!(turn < 100 * TURNS, "{:?} {expected:?} {:?}", replica.table, replica.subscriber);
         }
         assert!(replica.restarts <= changes_of_epoch);
+        replica.check_counts();
     });
 }
 
@@ -230,4 +256,41 @@ fn pulled_feed_goes_on_with_the_next_publisher_where_memory_is_fetched() {
 #[test]
 fn pushed_feed_goes_on_with_the_next_publisher_where_memory_is_fetched() {
     restarts(Reach::Fetched, Delivery::Push);
+}
+
+/// The values of keys that were wanted only just before are still to be read from the table when the publisher dies.
+#[test]
+fn keys_that_were_wanted_just_before_the_publisher_died_are_received_from_the_next_one() {
+    each_seed(SEEDS / 6, |seed| {
+        let world = World::new(seed, Reach::Fetched);
+        let script = Script::new(&mut Random::new(seed), 20);
+        let published = || {
+            let mut source = Source::new(&world, Epoch::new(7));
+            script.events.iter().for_each(|_| source.publish(&script).unwrap());
+            source
+        };
+        let source = published();
+        let subscribing = world.node("subscribing", false);
+        let mut replica = Replica::new(&subscribing, Delivery::Pull);
+        replica.subscriber.configure(|feed| feed.only(|_| false));
+        while replica.subscriber.current().is_none_or(FeedSubscriber::is_recovering) {
+            assert!(replica.subscriber.try_update().unwrap().is_none());
+            world.turn();
+        }
+        replica.subscriber.configure(FeedSubscriber::all_keys);
+        world.kill("publishing");
+        while replica.subscriber.is_attached() {
+            assert!(replica.subscriber.try_update().unwrap().is_none());
+            world.turn();
+        }
+        drop(source);
+        let source = published();
+        let expected = script.tables.values().last().expect("the last event");
+        for _ in 0..TURNS {
+            while replica.receive(&script) {}
+            world.turn();
+        }
+        assert_eq!(replica.table, *expected);
+        drop(source);
+    });
 }

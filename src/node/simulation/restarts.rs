@@ -256,6 +256,8 @@ struct Follower<S: Subscribed> {
     epoch: Option<Epoch>,
     /// The last value received, lost or skipped, if it is known.
     last: Option<u64>,
+    /// The epoch of its first subscription, and the record before the first one of that.
+    start: Arc<Mutex<Option<(Epoch, u64)>>>,
     table: Table,
     /// For each key the last commit of which its value was received.
     seen: Table,
@@ -271,7 +273,7 @@ struct Follower<S: Subscribed> {
 impl<S: Subscribed> Follower<S> {
     fn new(subscriber: Persistent<S>, topic: &'static str, story: &Story) -> Self {
         let (story, table, seen) = (Arc::clone(story), Table::new(), Table::new());
-        let (epoch, last, is_unsure) = (None, None, false);
+        let (epoch, last, start, is_unsure) = (None, None, Arc::default(), false);
         Self {
             subscriber,
             topic,
@@ -279,6 +281,7 @@ impl<S: Subscribed> Follower<S> {
             is_absent: false,
             epoch,
             last,
+            start,
             table,
             seen,
             is_unsure,
@@ -299,6 +302,13 @@ impl<S: Subscribed> Follower<S> {
     fn told(&self, present: &Present) -> Option<Told> {
         let epoch = self.epoch.filter(|epoch| present.lock().get(self.topic) == Some(epoch))?;
         self.story.lock().get(&(self.topic, epoch)).cloned()
+    }
+
+    fn begin(&mut self) {
+        let Some((epoch, before)) = self.start.lock().take() else { return };
+        let afters = self.story.lock().get(&(self.topic, epoch)).unwrap().afters.clone();
+        assert!(!self.is_absent || afters.contains(&before), "{before} is in {afters:?}");
+        (self.epoch, self.last) = (Some(epoch), Some(before));
     }
 
     /// Checks the epoch of a value.
@@ -336,6 +346,11 @@ impl<S: Subscribed> Follower<S> {
                     (self.last, self.is_unsure) = (self.last.map(|last| last - 1), true);
                 }
             }
+            // It overwrote the record while it wrote it to a landing region.
+            ReceiveError::DamagedRecords { first_lost, count } if self.topic == "log" => {
+                self.advance(first_lost.get(), count);
+                self.damaged += count;
+            }
             // The topic ended after the grant; the fabric in memory has this error for it.
             ReceiveError::NotResumed { ref source } => {
                 assert!(is_withdrawn(source), "{}", ErrorChain(error));
@@ -350,7 +365,7 @@ impl<S: Subscribed> Follower<S> {
         match (self.last, self.epoch) {
             (Some(last), _) if self.topic == "log" => assert_eq!(before, last),
             (Some(last), _) => assert!(before >= last, "{before} again, after {last}"),
-            (None, Some(epoch)) if self.topic == "log" && (self.is_absent || self.restarts > 0) => {
+            (None, Some(epoch)) if self.topic == "log" && self.restarts > 0 => {
                 let story = self.story.lock();
                 let told = story.get(&(self.topic, epoch)).unwrap();
                 assert!(told.afters.contains(&before), "{before} is in {:?}", told.afters);
@@ -388,7 +403,9 @@ macro_rules! follow_values {
             }
 
             fn take(&mut self) -> bool {
-                match self.subscriber.try_receive() {
+                let received = self.subscriber.try_receive();
+                self.begin();
+                match received {
                     Ok(None) => return false,
                     Ok(Some(sample)) => {
                         let (epoch, sequence) = (sample.meta.epoch, sample.meta.sequence.get());
@@ -481,9 +498,8 @@ fn follow(node: &Node, delivery: Delivery, story: &Story) -> [Arc<Mutex<dyn Foll
     let log = || node.log_subscriber::<Value>("shm:publishing/log").delivery(delivery);
     let is_absent = is_absent("log", story);
     let mut log = Follower { is_absent, ..Follower::new(opened(|| log().persistent().open()), "log", story) };
-    if let Some(attached) = log.subscriber.current() {
-        (log.epoch, log.last) = (Some(attached.epoch()), Some(attached.next_sequence().get() - 1));
-    }
+    let start = Arc::clone(&log.start);
+    log.subscriber.configure(move |log| *start.lock() = Some((log.epoch(), log.next_sequence().get() - 1)));
     let table = || node.table_subscriber::<u64, Value>("shm:publishing/table").delivery(delivery);
     let table = Follower::new(opened(|| table().persistent().open()), "table", story);
     [Arc::new(Mutex::new(state)), Arc::new(Mutex::new(log)), Arc::new(Mutex::new(table))]

@@ -1,5 +1,6 @@
 //! The repository of a log topic: ordered records in a ring of bytes (see [`crate::layout::log`]).
 
+mod arbiter;
 mod places;
 mod reader;
 mod start;

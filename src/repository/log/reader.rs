@@ -2,6 +2,7 @@ mod fetched;
 mod inline;
 mod landing;
 
+use super::arbiter::LogArbiter;
 use super::places::entries;
 use super::start::LogStart;
 use crate::id::{Epoch, Kind, Meta, Sequence, TopicId};
@@ -438,6 +439,7 @@ impl Reader for LogReader {
     const WANTS_EACH: bool = true;
     type Options = LogStart;
     type Purpose = Purpose;
+    type Arbiter = LogArbiter;
 
     fn open(
         geometry: &Geometry,

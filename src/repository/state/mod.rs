@@ -1,5 +1,6 @@
 //! The repository of a state topic: the newest value, in a ring of slots (see [`crate::layout::state`]).
 
+mod arbiter;
 mod reader;
 mod staged;
 mod writer;

@@ -1,6 +1,7 @@
 mod inline;
 mod landing;
 
+use super::arbiter::StateArbiter;
 use crate::id::{Epoch, Kind, Meta, Sequence, TopicId};
 use crate::layout::header::HOT_SEQUENCE;
 use crate::layout::state::{
@@ -271,6 +272,7 @@ impl Reader for StateReader {
     const WANTS_EACH: bool = false;
     type Options = ();
     type Purpose = Expected;
+    type Arbiter = StateArbiter;
 
     fn open(
         geometry: &Geometry,

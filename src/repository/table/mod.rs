@@ -1,5 +1,6 @@
 //! The repository of a table topic: the newest value of each key, in cells (see [`crate::layout::table`]).
 
+mod arbiter;
 mod directory;
 mod entry;
 mod interest;
@@ -14,7 +15,7 @@ pub(crate) mod tests;
 
 pub(crate) use entry::CellMemory;
 pub(crate) use interest::Interest;
-pub(crate) use reader::{ChangedKey, Looked, TableReader};
+pub(crate) use reader::{Looked, TableReader};
 pub(crate) use scan::Scan;
 pub(crate) use snapshot::{SnapshotEntry, SnapshotScan};
 pub(crate) use writer::{TableCommit, TableWriter, Unplaced};

@@ -7,6 +7,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 pub(crate) use self::lookup::Looked;
 
+use super::arbiter::TableArbiter;
 use super::directory::Directory;
 use super::entry::{CellMemory, EntryCopy, committed};
 use super::interest::{CellSet, Interest};
@@ -18,7 +19,10 @@ use crate::layout::{ByteRange, Geometry, WORD};
 use crate::limits;
 use crate::memory::Region;
 use crate::repository::reader::{NOTHING, unread};
-use crate::repository::{Fetch, Finding, GrantedAt, ReadFailure, Reader, SubscriberStats, Taken, WriteOrder};
+use crate::repository::{
+    ChangedKey, DamagedEntry, Fetch, Finding, GrantedAt, ReadFailure, Reader, SubscriberStats, Taken,
+    WriteOrder,
+};
 
 /// From this many wanted cells of a page on, the versions of the page are copied at once.
 const COPIED_MIN: usize = PAGE_CELLS / 8;
@@ -48,6 +52,8 @@ pub(crate) struct TableReader {
     floor: Sequence,
     /// All keys that commits up to this one added or removed are known.
     keys_done: Sequence,
+    /// The newest value of each wanted key as of this commit, or a later one, was taken, except of suspects.
+    complete: Sequence,
     pass: Option<Pass>,
     /// The memory has what was granted: a landing region is empty at first.
     has_begun: bool,
@@ -59,8 +65,12 @@ pub(crate) struct TableReader {
     removed: VecDeque<RemovedKey>,
     /// The cells with damaged entries.
     suspects: BTreeSet<usize>,
+    /// The last one that was found.
+    damaged: usize,
     suspicion: Option<Suspicion>,
     changed: ChangedKey,
+    /// The newest commit of which an entry was read, and when it was published, ns since the Unix epoch.
+    newest_read: (Sequence, u64),
     scan: Scan,
     audit: Audit,
     counts: SubscriberStats,
@@ -123,6 +133,8 @@ struct RemovedKey {
     key: Box<[u8]>,
     /// Its number when it was last reported.
     number: u64,
+    /// See [`ChangedKey::added`].
+    added: Sequence,
     /// The earliest commit that may have removed it, and when the entry was published that showed it: the time of the removal is
     /// not later.
     meta: Meta,
@@ -135,19 +147,6 @@ struct Suspicion {
     version: Stamp,
     /// When it was first rejected, ns of the caller's clock.
     since_ns: u64,
-}
-
-/// More on the last entry taken.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ChangedKey {
-    /// Bytes of the key.
-    pub(crate) key_len: usize,
-    /// How often it changed since it was added.
-    pub(crate) number: u64,
-    /// It was not reported before.
-    pub(crate) is_new: bool,
-    /// It has a value.
-    pub(crate) is_present: bool,
 }
 
 impl TableReader {
@@ -168,14 +167,17 @@ impl TableReader {
             done: Sequence::NONE,
             floor: Sequence::NONE,
             keys_done: Sequence::NONE,
+            complete: Sequence::NONE,
             pass: None,
             has_begun: granted == Sequence::NONE,
             versions: vec![0; PAGE_CELLS.min(capacity)].into(),
             has_more: false,
             removed: VecDeque::new(),
             suspects: BTreeSet::new(),
+            damaged: 0,
             suspicion: None,
             changed: ChangedKey::default(),
+            newest_read: (Sequence::NONE, 0),
             scan: Scan::default(),
             audit: Audit::default(),
             counts: SubscriberStats::default(),
@@ -386,6 +388,7 @@ impl TableReader {
         self.floor = self.done;
         if !left.has_changing {
             self.keys_done = self.keys_done.max(until);
+            self.complete = until;
             self.finish_recalled(until);
         }
     }
@@ -396,6 +399,7 @@ impl Reader for TableReader {
     const WANTS_EACH: bool = false;
     type Options = ();
     type Purpose = ();
+    type Arbiter = TableArbiter;
 
     fn open(geometry: &Geometry, names: (Epoch, TopicId), granted: GrantedAt, (): ()) -> Option<Self> {
         let reader = Self::new(geometry.table()?, names, granted.newest);
@@ -526,6 +530,35 @@ impl Reader for TableReader {
     #[inline]
     fn last(&self) -> Sequence {
         self.done
+    }
+
+    fn complete(&self) -> Sequence {
+        let is_whole = self.suspects.is_empty() && self.recalled.is_over() && self.removed.is_empty();
+        if is_whole { self.complete } else { Sequence::NONE }
+    }
+
+    fn published_ns(&self, commit: Sequence) -> u64 {
+        let (sequence, published_ns) = self.newest_read;
+        if sequence == commit { published_ns } else { 0 }
+    }
+
+    fn changed_key(&self) -> Option<ChangedKey> {
+        Some(self.changed)
+    }
+
+    fn damaged(&self) -> DamagedEntry {
+        let cell = self.damaged;
+        let has_key = self.cells.get(cell).is_some_and(|known| known.has_key);
+        DamagedEntry { cell, key: has_key.then(|| self.directory.key(cell).into()) }
+    }
+
+    fn is_wanted(&self, key: &[u8]) -> bool {
+        self.wants(key)
+    }
+
+    fn has_key(&self, key: &[u8]) -> bool {
+        let is_reported = |cell: usize| self.cells.get(cell).is_some_and(|known| known.is_reported);
+        self.directory.find(key).is_some_and(is_reported)
     }
 
     fn give_up(&mut self, last: Sequence) -> Option<(Sequence, u64)> {

@@ -12,7 +12,7 @@ use crate::id::{Epoch, Sequence, TopicId};
 use crate::layout::Geometry;
 use crate::layout::table::{ABSENT, PRESENT, Stamp, TableGeometry};
 use crate::memory::{Protection, Region};
-use crate::repository::{Reader as _, Taken, Verified, Writer as _};
+use crate::repository::{ChangedKey, Reader as _, Taken, Verified, Writer as _};
 use crate::testkit::random::{Random, amount, each_seed};
 
 const TOPIC: TopicId = TopicId::new(7);

@@ -38,16 +38,25 @@ pub(super) struct RecordLink {
 }
 
 impl<K: Eq + Hash + Clone> Keys<K> {
-    /// Knows no keys of a feed that may have this many.
-    pub(super) fn new(capacity: usize) -> Self {
-        let len_max = capacity.saturating_mul(KNOWN_TIMES);
-        Self { known: HashMap::new(), len_max, round: 0 }
+    /// Knows no keys, and has no room yet.
+    pub(super) fn new() -> Self {
+        Self { known: HashMap::new(), len_max: 0, round: 0 }
+    }
+
+    /// Returns whether there is room for another key.
+    pub(super) fn has_room(&self) -> bool {
+        self.known.len() < self.len_max
+    }
+
+    /// Makes room for the keys of a feed that may have this many.
+    pub(super) fn make_room(&mut self, capacity: usize) {
+        self.len_max = self.len_max.max(capacity.saturating_mul(KNOWN_TIMES));
     }
 
     /// Takes a record of this key. Returns its number among them; `None` if the key lacks records before it.
     pub(super) fn take(&mut self, key: &K, link: RecordLink) -> Option<u64> {
         let RecordLink { sequence, previous, removes_key } = link;
-        let has_room = self.known.len() < self.len_max;
+        let has_room = self.has_room();
         let Some(known) = self.known.get_mut(key) else {
             let is_first = previous == Sequence::NONE;
             if has_room && !removes_key {

@@ -6,29 +6,20 @@
 
 use std::hash::Hash;
 
-use serde::{Serialize, de::DeserializeOwned};
-
 use super::keys::{Keys, RecordLink};
+use super::source::{CutScan, FeedSource, KnownCut};
 use super::update::{Advance, EventEnd, FeedUpdate, RecordUpdate, Updates, ValueUpdate};
 use crate::id::{Meta, Sequence};
 use crate::limits;
-use crate::payload::Payload as _;
 use crate::repository::feed::FeedRecord;
-use crate::repository::table::{SnapshotEntry as SnapshotBytes, SnapshotScan};
-use crate::subscriber::table::{SnapshotEntry, TableSubscriber};
-use crate::subscriber::{LogSubscriber, ReceiveError, RenewableHandle as _, Sample};
+use crate::subscriber::table::SnapshotEntry;
+use crate::subscriber::{ReceiveError, Sample};
 
 /// Passes over the table after the feed has ended, when nothing changes it.
 const PASSES_LAST: u32 = 64;
 
 /// A reader of a feed's records.
-pub(super) struct Records<K, R, V>
-where
-    K: Serialize + DeserializeOwned + Send + 'static,
-    R: Serialize + DeserializeOwned + Send + 'static,
-    V: Serialize + DeserializeOwned + Send + 'static,
-{
-    pub(super) log: LogSubscriber<FeedRecord<K, R>>,
+pub(super) struct Records<K, V> {
     keys: Keys<K>,
     cut: Cut<K, V>,
     /// The event of the last cut that was compared.
@@ -64,7 +55,7 @@ enum Cut<K, V> {
         since_ns: Option<u64>,
         /// Any key may lack records; otherwise only those that are suspect.
         is_for_all: bool,
-        scan: Option<SnapshotScan>,
+        scans: Vec<CutScan>,
     },
     /// It is known, and the log is read up to the same event.
     Ahead {
@@ -78,26 +69,14 @@ enum Cut<K, V> {
     },
 }
 
-/// The entries of the table as of one event.
-struct KnownCut<K, V> {
-    sequence: Sequence,
-    entries: Vec<SnapshotEntry<K, V>>,
-    /// How many are damaged, or not of the type.
-    unreadable: usize,
-    /// Those of them whose keys are known.
-    unreadable_keys: Vec<K>,
-}
-
-impl<K, R, V> Records<K, R, V>
+impl<K, V> Records<K, V>
 where
-    K: Serialize + DeserializeOwned + Eq + Hash + Clone + Send + 'static,
-    R: Serialize + DeserializeOwned + Send + 'static,
-    V: Serialize + DeserializeOwned + Send + 'static,
+    K: Eq + Hash + Clone,
 {
-    pub(super) fn new(log: LogSubscriber<FeedRecord<K, R>>, capacity: usize) -> Self {
+    /// Has received nothing of a feed. The log was received up to this record.
+    pub(super) fn new(last: Sequence) -> Self {
         let mut records = Self {
-            log,
-            keys: Keys::new(capacity),
+            keys: Keys::new(),
             cut: Cut::None,
             compared: Sequence::NONE,
             has_joined: false,
@@ -110,7 +89,7 @@ where
             published_ns: 0,
             is_decoding: false,
         };
-        records.compare_again(true);
+        records.compare_again(last, true);
         records
     }
 
@@ -119,22 +98,18 @@ where
         self.keys.suspects()
     }
 
-    /// Returns the last record that was received, or whose effect is in the values that were.
-    pub(super) fn covered(&self) -> Sequence {
-        self.log.last().max(self.compared)
+    /// Returns the last record whose effect is in the values that were received.
+    pub(super) fn compared(&self) -> Sequence {
+        self.compared
     }
 
-    /// Continues with the next subscription of the log. Of the same epoch, it begins after [`Self::covered`].
-    pub(super) fn renew(&mut self, next: Self, is_same_epoch: bool) {
-        let Self { log, keys, .. } = next;
-        self.log.renew(log, is_same_epoch);
-        (self.is_over, self.is_cut_off, self.is_table_given_up) = (false, false, false);
-        if !is_same_epoch {
-            (self.keys, self.compared) = (keys, Sequence::NONE);
-            (self.has_joined, self.has_begun, self.is_whole) = (false, false, true);
-        }
-        if !self.has_joined || self.has_unreadable || self.keys.has_suspects() {
-            self.compare_again(true);
+    /// Continues with the next subscription of the feed, of the same epoch, after this record.
+    pub(super) fn renew(&mut self, last: Sequence) {
+        // A cut that was due was not read.
+        let was_given_up = std::mem::take(&mut self.is_table_given_up);
+        (self.is_over, self.is_cut_off) = (false, false);
+        if !self.has_joined || self.has_unreadable || was_given_up || self.keys.has_suspects() {
+            self.compare_again(last, true);
         }
     }
 
@@ -149,53 +124,63 @@ where
     }
 
     /// Forgets the keys that are not wanted, and requests the values of those that were not wanted before.
-    pub(super) fn change_interest(&mut self, is_wanted: impl Fn(&K) -> bool) {
+    pub(super) fn change_interest(&mut self, last: Sequence, is_wanted: impl Fn(&K) -> bool) {
         self.is_whole &= !self.has_begun;
-        self.compare_again(true);
+        self.compare_again(last, true);
         self.keys.retain(is_wanted);
     }
 
     /// Adds the next updates, or returns the only one.
-    pub(super) fn advance(
+    pub(super) fn advance<R>(
         &mut self,
-        table: &mut TableSubscriber<K, V>,
+        source: &mut impl FeedSource<K, R, V>,
         is_wanted: impl Fn(&K) -> bool,
         updates: &mut Updates<K, R, V>,
     ) -> Result<Advance<K, R, V>, ReceiveError> {
         if std::mem::take(&mut self.is_decoding) {
             self.is_whole = false;
-            self.compare_again(true);
+            self.compare_again(source.last(), true);
         }
-        self.suspect_lost();
+        self.suspect_lost(source.last());
         match &self.cut {
-            Cut::Due { .. } => return self.read_cut(table).map(Advance::from),
-            Cut::Ahead { cut, is_overtaken, .. } if self.log.last() >= cut.sequence || self.is_over => {
-                let is_overtaken = *is_overtaken;
-                self.compare(updates);
+            Cut::Due { .. } => return self.read_cut(source).map(Advance::from),
+            Cut::Ahead { cut, is_overtaken, .. } if source.last() >= cut.sequence || self.is_over => {
+                let (is_overtaken, sequence) = (*is_overtaken, cut.sequence);
+                // The log has ended before the cut: its last records never come, only their values.
+                if let Some((first_lost, count)) = source.give_up(sequence)
+                    && self.has_joined
+                {
+                    return Err(ReceiveError::CutOff { first_lost, count });
+                }
+                self.compare(source, updates);
                 if is_overtaken {
                     self.is_whole = false;
-                    self.compare_again(true);
+                    self.compare_again(source.last(), true);
                 }
                 return Ok(Advance::More);
             }
             Cut::None | Cut::Ahead { .. } => {}
         }
         self.is_decoding = true;
-        let received = self.log.core.try_receive_decoded(|bytes, _| FeedRecord::<K, R>::decode(bytes));
-        let advanced = match received {
-            Ok(Some(sample)) => Ok(self.take(sample, is_wanted, updates)),
-            Ok(None) => self.check_deadline().map(|()| Advance::Nothing),
-            Err(error) => self.fail(error, updates),
+        let advanced = match source.try_record() {
+            Ok(Some(sample)) => {
+                if !self.keys.has_room() {
+                    // Asked for only now: a publisher that was found meanwhile may have more keys.
+                    self.keys.make_room(source.capacity());
+                }
+                Ok(self.take(source.last(), sample, is_wanted, updates))
+            }
+            Ok(None) => self.check_deadline(source).map(|()| Advance::Nothing),
+            Err(error) => self.fail(source, error, updates),
         };
         self.is_decoding = false;
         advanced
     }
 
     /// Suspects the keys whose last records were lost before the cut. Not at once: the loss is reported first.
-    fn suspect_lost(&mut self) {
+    fn suspect_lost(&mut self, last: Sequence) {
         let Cut::Ahead { cut, has_lost, .. } = &mut self.cut else { return };
         if std::mem::take(has_lost) {
-            let last = self.log.last();
             let lost = cut.entries.iter().filter(|entry| entry.meta.sequence <= last);
             lost.for_each(|entry| self.keys.suspect_unless(&entry.key, entry.meta.sequence));
         }
@@ -203,8 +188,9 @@ where
 
     /// Takes a record.
     #[inline]
-    fn take(
+    fn take<R>(
         &mut self,
+        last: Sequence,
         sample: Sample<FeedRecord<K, R>>,
         is_wanted: impl Fn(&K) -> bool,
         updates: &mut Updates<K, R, V>,
@@ -220,7 +206,7 @@ where
                     let record = RecordUpdate { key, record: value, meta, number, removes_key, ends_event };
                     update = Some(FeedUpdate::Record(record));
                 }
-                None => self.miss(),
+                None => self.miss(last),
             }
         }
         if !ends_event {
@@ -233,25 +219,31 @@ where
 
     /// Leaves out a record whose key lacks records before it.
     #[cold]
-    fn miss(&mut self) {
+    fn miss(&mut self, last: Sequence) {
         self.is_whole = false;
         if matches!(self.cut, Cut::None) && !self.is_table_given_up {
-            self.compare_again(false);
+            self.compare_again(last, false);
         }
     }
 
     /// Handles a failure of the log. Returns whether there may be more updates.
     #[cold]
-    fn fail(
+    fn fail<R>(
         &mut self,
+        source: &impl FeedSource<K, R, V>,
         error: ReceiveError,
         updates: &mut Updates<K, R, V>,
     ) -> Result<Advance<K, R, V>, ReceiveError> {
-        use ReceiveError::{Contended, Contradicted, CutOff, Ended, Fabric, Gone};
+        use ReceiveError::{
+            Contended, Contradicted, CutOff, Ended, Fabric, Gone, NotResumed, OutOfStep, Restarted,
+        };
+        let last = source.last();
         match error {
-            Contended { .. } | Fabric(_) => return Err(error),
+            Contended { .. } | Fabric(_) | NotResumed { .. } | OutOfStep { .. } | Restarted { .. } => {
+                return Err(error);
+            }
             Ended { .. } | Gone { .. } if self.is_over && matches!(self.cut, Cut::None) => {
-                let (first_lost, count) = (Sequence::NONE.next(), self.log.last().get());
+                let (first_lost, count) = (Sequence::NONE.next(), last.get());
                 let is_lost = !self.has_joined && !self.is_cut_off && count > 0;
                 self.is_cut_off |= is_lost;
                 return Err(if is_lost { CutOff { first_lost, count } } else { error });
@@ -261,7 +253,7 @@ where
                 if std::mem::take(&mut self.has_begun) && matches!(self.cut, Cut::None) {
                     // The event will not be complete: its values are, or none counts as such.
                     self.is_whole = false;
-                    self.compare_again(true);
+                    self.compare_again(last, true);
                 }
                 updates.fail(None);
                 return Ok(Advance::More);
@@ -273,19 +265,19 @@ where
         let has_joined = self.has_joined;
         match &mut self.cut {
             // The cut has what was lost.
-            Cut::Ahead { cut, has_lost, .. } if self.log.last() <= cut.sequence => *has_lost = has_joined,
+            Cut::Ahead { cut, has_lost, .. } if last <= cut.sequence => *has_lost = has_joined,
             Cut::Ahead { is_overtaken, .. } => {
                 *is_overtaken = true;
                 if !has_joined {
                     // What was lost after the cut is reported after its values.
-                    self.compare(updates);
+                    self.compare(source, updates);
                     self.is_whole = false;
-                    self.compare_again(true);
+                    self.compare_again(last, true);
                     updates.fail(Some(error));
                     return Ok(Advance::More);
                 }
             }
-            Cut::None | Cut::Due { .. } => self.compare_again(true),
+            Cut::None | Cut::Due { .. } => self.compare_again(last, true),
         }
         // What was lost before the first cut is part of it.
         updates.fail(Some(error).filter(|_| has_joined));
@@ -293,10 +285,9 @@ where
     }
 
     /// Fails if the log has not reached the cut for long.
-    fn check_deadline(&mut self) -> Result<(), ReceiveError> {
+    fn check_deadline<R>(&mut self, source: &impl FeedSource<K, R, V>) -> Result<(), ReceiveError> {
         let Cut::Ahead { since, .. } = &mut self.cut else { return Ok(()) };
-        let now_ns = self.log.core.subscription.clock.monotonic_ns();
-        let last = self.log.last();
+        let (now_ns, last) = (source.now_ns(), source.last());
         let (_, since_ns) = *since.filter(|(at, _)| *at == last).as_ref().unwrap_or(&(last, now_ns));
         *since = Some((last, since_ns));
         if now_ns.saturating_sub(since_ns) < limits::ANSWER_DEADLINE_NS {
@@ -307,22 +298,16 @@ where
     }
 
     /// Requests a cut of the last record or a later event.
-    fn compare_again(&mut self, is_for_all: bool) {
-        let at_least = self.log.last();
-        self.cut = Cut::Due { at_least, since_ns: None, is_for_all, scan: None };
+    fn compare_again(&mut self, at_least: Sequence, is_for_all: bool) {
+        self.cut = Cut::Due { at_least, since_ns: None, is_for_all, scans: Vec::new() };
     }
 
     /// Reads the cut. Returns false if the table has not reached it.
-    fn read_cut(&mut self, table: &mut TableSubscriber<K, V>) -> Result<bool, ReceiveError> {
-        let Cut::Due { at_least, since_ns, is_for_all, scan } = &mut self.cut else { return Ok(true) };
-        // Loaded before the table is read: both are complete at their end.
-        let has_ended = self.log.core.subscription.has_ended() && table.core.subscription.has_ended();
-        // Taken away meanwhile: a panic in a predicate leaves it in the middle of a cell.
-        let mut current = scan.take().unwrap_or_else(|| SnapshotScan::new(&table.core.reader));
-        // A landing region may be behind.
-        let is_behind = !has_ended && table.core.is_before(*at_least);
-        let read = if is_behind { Ok(None) } else { read_cut(table, &mut current) };
-        let is_given_up = match read {
+    fn read_cut<R>(&mut self, source: &mut impl FeedSource<K, R, V>) -> Result<bool, ReceiveError> {
+        let Cut::Due { at_least, since_ns, is_for_all, scans } = &mut self.cut else { return Ok(true) };
+        // Loaded before the table is read: it is complete at its end.
+        let has_ended = source.has_ended();
+        let is_given_up = match source.read_cut(*at_least, has_ended, scans) {
             Ok(Some(cut)) if cut.sequence >= *at_least => {
                 // Keys whose last record was lost.
                 let is_lost =
@@ -333,11 +318,7 @@ where
                 return Ok(true);
             }
             Ok(Some(_)) => has_ended,
-            Ok(None) => {
-                let is_given_up = has_ended && current.passes() >= PASSES_LAST;
-                *scan = Some(current);
-                is_given_up
-            }
+            Ok(None) => has_ended && passes(scans) >= PASSES_LAST,
             Err(error) if !has_ended => return Err(error),
             Err(_) => true,
         };
@@ -349,18 +330,18 @@ where
             (self.cut, self.is_table_given_up) = (Cut::None, true);
             return Ok(true);
         }
-        let clock = &self.log.core.subscription.clock;
-        let now_ns = clock.monotonic_ns();
+        let now_ns = source.now_ns();
         let waited_ns = now_ns.saturating_sub(*since_ns.get_or_insert(now_ns));
         if waited_ns < limits::ANSWER_DEADLINE_NS {
             return Ok(false);
         }
         *since_ns = Some(now_ns);
-        Err(ReceiveError::Contended { attempts: scan.as_ref().map_or(1, SnapshotScan::passes) })
+        Err(ReceiveError::Contended { attempts: passes(scans).max(1) })
     }
 
     /// Compares the cut with what was received up to the same event, and adds the values of the keys that lack records.
-    fn compare(&mut self, updates: &mut Updates<K, R, V>) {
+    fn compare<R>(&mut self, source: &impl FeedSource<K, R, V>, updates: &mut Updates<K, R, V>) {
+        let Some(epoch) = source.epoch() else { return };
         let Cut::Ahead { cut, .. } = std::mem::replace(&mut self.cut, Cut::None) else { return };
         let KnownCut { sequence, entries, unreadable, unreadable_keys } = cut;
         self.keys.begin_comparison();
@@ -377,7 +358,7 @@ where
             // One of them may have any key that was not found.
             self.keys.keep_absent();
         }
-        let (epoch, published_ns) = (self.log.epoch(), self.published_ns);
+        let published_ns = self.published_ns;
         for (key, number) in self.keys.end_comparison() {
             let meta = Meta { sequence, epoch, published_ns };
             updates.add(FeedUpdate::Value(ValueUpdate { key, value: None, meta, number, ends_event: false }));
@@ -391,26 +372,7 @@ where
     }
 }
 
-/// Continues to read the table, for one pass. `None` if it is not complete yet.
-fn read_cut<K, V>(
-    table: &mut TableSubscriber<K, V>,
-    scan: &mut SnapshotScan,
-) -> Result<Option<KnownCut<K, V>>, ReceiveError>
-where
-    K: Serialize + DeserializeOwned + Send + 'static,
-    V: Serialize + DeserializeOwned + Send + 'static,
-{
-    let Some(sequence) = table.core.continue_snapshot(scan)? else { return Ok(None) };
-    let (mut entries, mut unreadable, mut unreadable_keys) = (Vec::new(), scan.damaged(), Vec::new());
-    for entry in scan.entries(&table.core.reader) {
-        let SnapshotBytes { bytes, key_len, number, meta } = entry;
-        match <(K, Option<V>)>::decode(bytes) {
-            Ok((key, Some(value))) => entries.push(SnapshotEntry { key, value, meta, number }),
-            Ok((_, None)) | Err(_) => {
-                unreadable += 1;
-                unreadable_keys.extend(bytes.get(..key_len).and_then(|key| K::decode(key).ok()));
-            }
-        }
-    }
-    Ok(Some(KnownCut { sequence, entries, unreadable, unreadable_keys }))
+/// How often the table was read.
+fn passes(scans: &[CutScan]) -> u32 {
+    scans.iter().map(|CutScan { scan, .. }| scan.passes()).max().unwrap_or(0)
 }

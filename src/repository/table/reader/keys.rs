@@ -24,7 +24,7 @@ impl TableReader {
             self.wanted.set(cell, is_wanted);
         }
         self.since = self.granted.max(self.done);
-        (self.floor, self.pass) = (Sequence::NONE, None);
+        (self.floor, self.complete, self.pass) = (Sequence::NONE, Sequence::NONE, None);
         self.scan.reset();
         let Self { removed, interest, recalled, .. } = self;
         recalled.retain(interest);
@@ -85,7 +85,8 @@ impl TableReader {
                 let (sequence, published_ns) = (known.version.sequence().next(), entry.header.published_ns);
                 let meta = Meta { sequence, epoch: self.epoch, published_ns };
                 let key = self.directory.key(cell).into();
-                self.removed.push_back(RemovedKey { key, number: known.number, meta });
+                let (number, added) = (known.number, known.added);
+                self.removed.push_back(RemovedKey { key, number, added, meta });
             }
             self.directory.remove(cell);
         }
@@ -126,10 +127,10 @@ impl TableReader {
 
     #[cold]
     fn take_removed_key(&mut self) -> Option<Taken> {
-        let RemovedKey { key, number, meta } = self.removed.pop_front()?;
+        let RemovedKey { key, number, added, meta } = self.removed.pop_front()?;
         self.copy.set_removed(&key);
         self.changed =
-            ChangedKey { key_len: key.len(), number: number + 1, is_new: false, is_present: false };
+            ChangedKey { key_len: key.len(), number: number + 1, is_new: false, is_present: false, added };
         self.counts.received += 1;
         Some(Taken { meta, conflated: 0, begin: ENTRY_WORD, len: key.len() + 1 })
     }

@@ -63,7 +63,8 @@ impl TableReader {
                 let (key, number) = (key.into(), recalled.number);
                 let (sequence, published_ns) = (stamp.sequence(), header.published_ns);
                 let meta = Meta { sequence, epoch: self.epoch, published_ns };
-                self.removed.push_back(RemovedKey { key, number, meta });
+                let added = recalled.added.max(header.added);
+                self.removed.push_back(RemovedKey { key, number, added, meta });
             }
             self.directory.remove(cell);
             self.wanted.set(cell, true);
@@ -82,6 +83,7 @@ impl TableReader {
         self.removed.extend(keys.into_iter().map(|(key, RecalledKey { sequence, number, .. })| RemovedKey {
             key,
             number,
+            added: until,
             meta: Meta { sequence: sequence.next(), epoch, published_ns },
         }));
     }

@@ -58,6 +58,7 @@ impl TableReader {
         let is_own = self.learn(cell, entry);
         let is_wanted = is_own && self.wanted.has(cell);
         let Entry { stamp, header, is_present } = *entry;
+        self.newest_read = self.newest_read.max((stamp.sequence(), header.published_ns));
         if !self.recalled.is_over() && self.compare_recalled(cell, entry) {
             return None;
         }
@@ -83,7 +84,8 @@ impl TableReader {
         self.counts.received += 1;
         self.counts.conflated = self.counts.conflated.saturating_add(conflated);
         let key_len = header.key_len as usize;
-        self.changed = ChangedKey { key_len, number: header.number, is_new: before == 0, is_present };
+        let (number, added) = (header.number, header.added);
+        self.changed = ChangedKey { key_len, number, is_new: before == 0, is_present, added };
         let meta = Meta { sequence: stamp.sequence(), epoch: self.epoch, published_ns: header.published_ns };
         Some(Taken { meta, conflated, begin: ENTRY_WORD, len: header.entry_len as usize })
     }
@@ -122,6 +124,7 @@ impl TableReader {
         self.wanted.set(cell, true);
         self.suspicion = None;
         self.suspects.insert(cell);
+        self.damaged = cell;
         self.counts.rejected += 1;
         rejection.failure(version)
     }

@@ -1,0 +1,154 @@
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::id::{Epoch, Incarnation, Sequence};
+use crate::limits;
+use crate::payload::Payload as _;
+use crate::repository::Reader as _;
+use crate::repository::feed::FeedRecord;
+use crate::repository::table::{SnapshotEntry as SnapshotBytes, SnapshotScan};
+use crate::subscriber::table::{SnapshotEntry, TableSubscriber};
+use crate::subscriber::{LogSubscriber, ReceiveError, Sample};
+
+/// Where a feed's records and cuts come from: one publisher, or several.
+pub(super) trait FeedSource<K, R, V> {
+    /// The last record that was received or reported lost.
+    fn last(&self) -> Sequence;
+
+    /// The epoch of the feed; `None` before a publisher was found.
+    fn epoch(&self) -> Option<Epoch>;
+
+    /// The time by the node's clock, ns.
+    fn now_ns(&self) -> u64;
+
+    /// How many keys the feed may have.
+    fn capacity(&self) -> usize;
+
+    /// Takes the next record.
+    fn try_record(&mut self) -> Result<Option<Sample<FeedRecord<K, R>>>, ReceiveError>;
+
+    /// Gives up the records up to this one, which never come: the log has ended. Returns the first of them and their number, if any.
+    fn give_up(&mut self, last: Sequence) -> Option<(Sequence, u64)>;
+
+    /// Log and table have ended.
+    fn has_ended(&self) -> bool;
+
+    /// Reads a table for one pass. `None` if it has not reached this record, or the cut is not complete yet; then its scan is kept.
+    fn read_cut(
+        &mut self,
+        at_least: Sequence,
+        has_ended: bool,
+        scans: &mut Vec<CutScan>,
+    ) -> Result<Option<KnownCut<K, V>>, ReceiveError>;
+}
+
+/// A cut that is being read, of a table of this incarnation.
+pub(super) struct CutScan {
+    of: Incarnation,
+    pub(super) scan: SnapshotScan,
+}
+
+/// The entries of a table as of one event.
+pub(super) struct KnownCut<K, V> {
+    pub(super) sequence: Sequence,
+    pub(super) entries: Vec<SnapshotEntry<K, V>>,
+    /// How many are damaged, or not of the type.
+    pub(super) unreadable: usize,
+    /// Those of them whose keys are known.
+    pub(super) unreadable_keys: Vec<K>,
+}
+
+/// The log and the table of one publisher.
+pub(super) struct OneSource<'a, K, R, V>
+where
+    K: Serialize + DeserializeOwned + Send + 'static,
+    R: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+    pub(super) log: &'a mut LogSubscriber<FeedRecord<K, R>>,
+    pub(super) table: &'a mut TableSubscriber<K, V>,
+}
+
+impl<K, R, V> FeedSource<K, R, V> for OneSource<'_, K, R, V>
+where
+    K: Serialize + DeserializeOwned + Send + 'static,
+    R: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+    fn last(&self) -> Sequence {
+        self.log.last()
+    }
+
+    fn epoch(&self) -> Option<Epoch> {
+        Some(self.log.epoch())
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.log.core.subscription.clock.monotonic_ns()
+    }
+
+    fn capacity(&self) -> usize {
+        self.table.core.reader.geometry().capacity()
+    }
+
+    #[inline]
+    fn try_record(&mut self) -> Result<Option<Sample<FeedRecord<K, R>>>, ReceiveError> {
+        self.log.core.try_receive_decoded(|bytes, _| FeedRecord::<K, R>::decode(bytes))
+    }
+
+    fn give_up(&mut self, last: Sequence) -> Option<(Sequence, u64)> {
+        self.log.core.reader.give_up(last)
+    }
+
+    fn has_ended(&self) -> bool {
+        self.log.core.subscription.has_ended() && self.table.core.subscription.has_ended()
+    }
+
+    fn read_cut(
+        &mut self,
+        at_least: Sequence,
+        has_ended: bool,
+        scans: &mut Vec<CutScan>,
+    ) -> Result<Option<KnownCut<K, V>>, ReceiveError> {
+        // A landing region may be behind.
+        if !has_ended && self.table.core.is_before(at_least) {
+            return Ok(None);
+        }
+        read_cut(self.table, scans)
+    }
+}
+
+/// Continues to read the table, for one pass. `None` if it is not complete yet.
+pub(super) fn read_cut<K, V>(
+    table: &mut TableSubscriber<K, V>,
+    kept: &mut Vec<CutScan>,
+) -> Result<Option<KnownCut<K, V>>, ReceiveError>
+where
+    K: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+    // Taken away meanwhile: a panic in a predicate leaves it in the middle of a cell.
+    let of = table.incarnation();
+    let current = kept.iter().position(|it| it.of == of).map(|place| kept.swap_remove(place));
+    let mut current = current.unwrap_or_else(|| CutScan { of, scan: SnapshotScan::new(&table.core.reader) });
+    let CutScan { scan, .. } = &mut current;
+    let Some(sequence) = table.core.continue_snapshot(scan)? else {
+        // Of the last publishers of each line.
+        if kept.len() >= limits::LINES_MAX {
+            kept.remove(0);
+        }
+        kept.push(current);
+        return Ok(None);
+    };
+    let (mut entries, mut unreadable, mut unreadable_keys) = (Vec::new(), scan.damaged(), Vec::new());
+    for entry in scan.entries(&table.core.reader) {
+        let SnapshotBytes { bytes, key_len, number, meta } = entry;
+        match <(K, Option<V>)>::decode(bytes) {
+            Ok((key, Some(value))) => entries.push(SnapshotEntry { key, value, meta, number }),
+            Ok((_, None)) | Err(_) => {
+                unreadable += 1;
+                unreadable_keys.extend(bytes.get(..key_len).and_then(|key| K::decode(key).ok()));
+            }
+        }
+    }
+    Ok(Some(KnownCut { sequence, entries, unreadable, unreadable_keys }))
+}

@@ -1,0 +1,433 @@
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::damage::Damages;
+use super::line::{KeyChange, Line, LineReport, Polled};
+use super::published::PublishTimes;
+use super::source::LineSource;
+use crate::clock::{Clock, saturate};
+use crate::id::{Epoch, Kind, Meta, Sequence};
+use crate::limits;
+use crate::repository::{Arbiter, GoneKey};
+use crate::subscriber::persistent::{Persistent, SEEK_PAUSE};
+use crate::subscriber::subscription::PAUSE;
+use crate::subscriber::{ReceiveError, Renewable, Sample};
+
+/// How long a receive spins before it pauses between polls, ns.
+const SPIN_NS: u64 = 20_000;
+
+/// Several publishers of the same values, and what was received of all of them.
+pub(crate) struct LineSet<S: LineSource + Renewable> {
+    lines: Vec<Line<S>>,
+    clock: Arc<dyn Clock>,
+    /// Exists from the first publisher on.
+    arbiter: Option<Box<dyn Arbiter>>,
+    /// What the lines have in common that are received.
+    identity: Option<(Epoch, Kind)>,
+    /// The line that is polled first.
+    turn: usize,
+    /// The last value received, and more on it.
+    newest: Option<Meta>,
+    published: PublishTimes,
+    change: KeyChange,
+    /// The line that brought it.
+    brought: Option<usize>,
+    /// The last call returned a removed key that a line has shown to be gone: there may be more.
+    has_removed: bool,
+    /// A line may have more.
+    has_more: bool,
+    /// Since when values are missing that a line may still bring, ns of the clock.
+    gap_since_ns: Option<u64>,
+    gap_timeout_ns: u64,
+    missing: u64,
+    damages: Damages,
+}
+
+impl<S: LineSource + Renewable> LineSet<S> {
+    /// Receives from these lines. It begins after the last value of the line that is ahead, or of the one behind.
+    pub(crate) fn new(
+        lines: Vec<Persistent<S>>,
+        clock: Arc<dyn Clock>,
+        (begins_ahead, gap_timeout): (bool, Duration),
+    ) -> Self {
+        let lines: Vec<_> = lines.into_iter().map(Line::new).collect();
+        let mut set = Self {
+            lines,
+            clock,
+            arbiter: None,
+            identity: None,
+            turn: 0,
+            newest: None,
+            published: PublishTimes::new(),
+            change: KeyChange::default(),
+            brought: None,
+            has_removed: false,
+            has_more: false,
+            gap_since_ns: None,
+            gap_timeout_ns: saturate(gap_timeout),
+            missing: 0,
+            damages: Damages::default(),
+        };
+        set.begin(begins_ahead);
+        set
+    }
+
+    /// Begins with the lines that have the epoch of the first one attached. Returns it.
+    fn begin(&mut self, is_ahead: bool) -> Option<Epoch> {
+        let mut attached = self.lines.iter().filter(|line| line.persistent.is_attached());
+        let identity = attached.next()?.identity()?;
+        let same = self.lines.iter().filter(|line| line.identity() == Some(identity));
+        let starts = same.filter_map(|line| Some(line.position()?.last));
+        let last = if is_ahead { starts.max() } else { starts.min() };
+        if self.identity.map(|(_, kind)| kind) != Some(identity.1) {
+            let first = self.lines.iter().find(|line| line.identity() == Some(identity))?;
+            self.arbiter = Some(first.persistent.current()?.arbiter());
+        }
+        let last = last.unwrap_or_default();
+        self.arbiter.as_mut()?.begin(last, self.lines.len());
+        let before =
+            self.identity.replace(identity).map(|(epoch, _)| epoch).filter(|before| *before != identity.0);
+        (self.newest, self.gap_since_ns) = (None, None);
+        self.brought = None;
+        self.published.clear();
+        self.damages.clear();
+        self.lines.iter_mut().for_each(|line| line.begin(last, before));
+        Some(identity.0)
+    }
+
+    /// Returns the next value, if a line has it.
+    pub(crate) fn try_next(&mut self) -> Result<Option<Sample<S::Item>>, ReceiveError> {
+        // Before a later life of the same key.
+        if self.has_removed
+            && let Some(removal) = self.take_removed()
+        {
+            return Ok(Some(removal));
+        }
+        // Also while others arrive all the time.
+        if self.damages.are_pending() {
+            self.give_up_damaged()?;
+        }
+        let (count, mut contended) = (self.lines.len(), None);
+        self.has_more = false;
+        for step in 0..count {
+            let index = (self.turn + step) % count;
+            match self.poll(index) {
+                Ok(None) => {}
+                Err(error @ ReceiveError::Contended { .. }) => contended = Some(error),
+                received => {
+                    // The others get their turn: they stay up to date.
+                    self.turn = (index + 1) % count;
+                    return received;
+                }
+            }
+        }
+        self.give_up_gap()?;
+        if self.damages.are_pending() {
+            self.give_up_damaged()?;
+        }
+        self.begin_again()?;
+        let is_alone = self.lines.iter().filter(|line| line.persistent.is_attached()).count() == 1;
+        contended.filter(|_| is_alone).map_or(Ok(None), Err)
+    }
+
+    /// Attaches to publishers that were found, and receives nothing yet.
+    pub(crate) fn seek(&mut self) -> Result<(), ReceiveError> {
+        let Self { lines, arbiter, .. } = self;
+        for (index, line) in lines.iter_mut().enumerate() {
+            line.attach(index, arbiter.as_deref_mut())?;
+        }
+        if self.identity.is_none() {
+            self.begin(false);
+        }
+        Ok(())
+    }
+
+    /// Polls a line.
+    #[inline]
+    fn poll(&mut self, index: usize) -> Result<Option<Sample<S::Item>>, ReceiveError> {
+        let Some(line) = self.lines.get_mut(index) else { return Ok(None) };
+        let held = match &mut self.arbiter {
+            Some(arbiter) if line.held.is_some() => line.take_held(arbiter.as_mut()),
+            _ => None,
+        };
+        let polled = match held {
+            Some(polled) => polled,
+            None => {
+                if !line.attach(index, self.arbiter.as_deref_mut())? {
+                    return Ok(None);
+                }
+                if self.identity.is_none() {
+                    self.begin(false);
+                }
+                let Some((line, arbiter)) = self.lines.get_mut(index).zip(self.arbiter.as_mut()) else {
+                    return Ok(None);
+                };
+                if line.identity() != self.identity {
+                    // The next publisher may have the epoch that is received.
+                    line.ask(|subscriber| subscriber.check_end().map(|()| None::<()>))?;
+                    return self.note_difference(index).map(|()| None);
+                }
+                line.note_step();
+                line.receive(index, (arbiter.as_mut(), &mut self.damages), &self.published)?
+            }
+        };
+        match polled {
+            Polled::First(value, meta, change) => {
+                (self.newest, self.change, self.gap_since_ns) = (Some(meta), change, None);
+                self.published.note(meta);
+                self.brought = Some(index);
+                value.map(Some)
+            }
+            Polled::Duplicates => {
+                self.has_more = true;
+                Ok(None)
+            }
+            Polled::Nothing => Ok(self.take_removed()),
+        }
+    }
+
+    /// Returns the removal of a key that a line has shown to be gone.
+    #[inline]
+    fn take_removed(&mut self) -> Option<Sample<S::Item>> {
+        let removed = self.arbiter.as_mut()?.take_removed();
+        self.has_removed = removed.is_some();
+        let GoneKey { key, number, meta } = removed?;
+        let removal = self.current()?.removal(&key, meta);
+        self.change = KeyChange { number, key_len: key.len(), is_new: false };
+        removal
+    }
+
+    /// Reports records as missing that no line brings any more, or none has brought in time.
+    fn give_up_gap(&mut self) -> Result<(), ReceiveError> {
+        let Some(arbiter) = self.arbiter.as_mut().filter(|arbiter| arbiter.wants_each()) else {
+            return Ok(());
+        };
+        let Some(next) = arbiter.last().get().checked_add(1).map(Sequence::new) else { return Ok(()) };
+        let (mut reached, mut may_come, mut is_holding) = (None::<Sequence>, false, false);
+        for line in &self.lines {
+            if line.identity() != self.identity && line.held.is_none() {
+                may_come |= line.may_bring(next, self.identity);
+                continue;
+            }
+            let held = line.held.as_ref();
+            let held = held.map(|(held, _)| Sequence::new(held.sequence.get().saturating_sub(1)));
+            is_holding |= held.is_some();
+            let Some(last) = held.or_else(|| Some(line.position()?.last)) else { continue };
+            if last < next {
+                may_come |= line.may_bring(next, self.identity);
+            } else {
+                reached = Some(reached.map_or(last, |reached| reached.min(last)));
+            }
+        }
+        let Some(reached) = reached else {
+            self.gap_since_ns = None;
+            return Ok(());
+        };
+        if may_come && !is_holding {
+            // Nothing waits for it.
+            self.gap_since_ns = None;
+            return Ok(());
+        }
+        if may_come {
+            let now_ns = self.clock.monotonic_ns();
+            let since_ns = *self.gap_since_ns.get_or_insert(now_ns);
+            if now_ns.saturating_sub(since_ns) < self.gap_timeout_ns {
+                return Ok(());
+            }
+        }
+        self.gap_since_ns = None;
+        let identity = self.identity;
+        self.lines.iter_mut().filter(|line| line.may_bring(next, identity)).for_each(Line::note_overdue);
+        let count = reached.get().saturating_sub(next.get()).saturating_add(1);
+        arbiter.skip_to(reached);
+        self.missing = self.missing.saturating_add(count);
+        Err(ReceiveError::Missing { first_lost: next, count })
+    }
+
+    /// Reports a value that is damaged on every line that has got so far, or that no other line has brought in time.
+    #[cold]
+    fn give_up_damaged(&mut self) -> Result<(), ReceiveError> {
+        let may_bring = |line: &Line<S>| line.persistent.is_attached() && line.identity() == self.identity;
+        let last_of =
+            |line: &Line<S>| line.position().filter(|_| may_bring(line)).map(|position| position.last);
+        let lasts: Vec<_> = self.lines.iter().map(last_of).collect();
+        let lost = self.damages.next(&lasts, self.clock.monotonic_ns(), self.gap_timeout_ns);
+        lost.map_or(Ok(()), Err)
+    }
+
+    /// Goes over to the epoch of a line if no other is left.
+    fn begin_again(&mut self) -> Result<(), ReceiveError> {
+        let Some((before, _)) = self.identity else { return Ok(()) };
+        if self.is_left() {
+            return Ok(());
+        }
+        // They bring all again, because the program has discarded it.
+        self.lines.iter_mut().filter(|line| line.is_stale()).for_each(Line::start_over);
+        let last = self.last();
+        match self.begin(false) {
+            Some(epoch) => Err(ReceiveError::Restarted { epoch, before, last }),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a line has the epoch that is received, or a value of it.
+    fn is_left(&self) -> bool {
+        let is_left =
+            |line: &Line<S>| line.held.is_some() || line.has_publisher() && line.identity() == self.identity;
+        self.lines.iter().any(is_left)
+    }
+
+    /// Reports once that a line has another epoch than others, if there are others.
+    #[cold]
+    fn note_difference(&mut self, index: usize) -> Result<(), ReceiveError> {
+        let (is_left, now_ns) = (self.is_left(), self.clock.monotonic_ns());
+        let (Some(line), Some((expected, _))) = (self.lines.get_mut(index), self.identity) else {
+            return Ok(());
+        };
+        let Some((epoch, kind)) = line.identity().filter(|_| is_left) else { return Ok(()) };
+        let since_ns = *line.differs_since_ns.get_or_insert(now_ns);
+        if now_ns.saturating_sub(since_ns) < limits::OUT_OF_STEP_NS {
+            return Ok(());
+        }
+        if line.reported.replace((epoch, kind)) == Some((epoch, kind)) {
+            return Ok(());
+        }
+        Err(ReceiveError::OutOfStep { line: Box::new(line.persistent.target().clone()), epoch, expected })
+    }
+
+    /// Waits a little for the next value: less after it has waited `waited_ns`, and at most until `timeout`.
+    pub(crate) fn wait(&mut self, waited_ns: u64, timeout: Duration) -> Result<(), ReceiveError> {
+        if self.has_more {
+            return Ok(());
+        }
+        let left = timeout.saturating_sub(Duration::from_nanos(waited_ns));
+        let mut attached = self.lines.iter_mut().filter(|line| line.persistent.is_attached());
+        match (attached.next(), attached.next()) {
+            (None, _) => self.clock.pause(SEEK_PAUSE.min(left)),
+            (Some(only), None) => {
+                match only.persistent.current_mut().map(|subscriber| subscriber.wait(waited_ns, timeout)) {
+                    // The session reports its end soon.
+                    Some(Err(error)) if error.ends_connection() => self.clock.pause(SEEK_PAUSE.min(left)),
+                    Some(waited) => waited?,
+                    None => {}
+                }
+            }
+            _ if waited_ns < SPIN_NS => std::hint::spin_loop(),
+            _ => self.clock.pause(PAUSE.min(left)),
+        }
+        Ok(())
+    }
+
+    /// Returns the last value that was received or reported missing.
+    pub(crate) fn last(&self) -> Sequence {
+        self.arbiter.as_ref().map_or(Sequence::NONE, |arbiter| arbiter.last())
+    }
+
+    /// Returns the epoch that is received; `None` before the first publisher was found.
+    pub(crate) fn epoch(&self) -> Option<Epoch> {
+        self.identity.map(|(epoch, _)| epoch)
+    }
+
+    /// Returns how many records no line has brought.
+    pub(crate) fn missing(&self) -> u64 {
+        self.missing
+    }
+
+    /// Returns the line that brought the last value, by its place; `None` before the first one of an epoch.
+    pub(super) fn brought(&self) -> Option<usize> {
+        self.brought
+    }
+
+    /// Returns the subscriber of the line that brought the last value, or else of another one that is received, or was last.
+    pub(crate) fn current(&self) -> Option<&S> {
+        let brought = self.brought.and_then(|index| self.lines.get(index));
+        let same = brought.into_iter().chain(&self.lines).find(|line| line.identity() == self.identity)?;
+        same.persistent.current()
+    }
+
+    /// Returns the subscribers of all lines, those that are attached and those that were last.
+    pub(crate) fn subscribers(&self) -> impl Iterator<Item = &S> {
+        self.lines.iter().filter_map(|line| line.persistent.current())
+    }
+
+    /// Returns the subscriber of a line, by its place.
+    pub(crate) fn line(&self, index: usize) -> Option<&Persistent<S>> {
+        self.lines.get(index).map(|line| &line.persistent)
+    }
+
+    /// Returns the subscriber of a line that is attached, by its place.
+    pub(super) fn attached(&mut self, index: usize) -> Option<&mut S> {
+        let line = self.lines.get_mut(index).filter(|line| line.persistent.is_attached())?;
+        line.persistent.current_mut()
+    }
+
+    /// Returns more on the last change.
+    pub(super) fn change(&self) -> KeyChange {
+        self.change
+    }
+
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    /// Returns what is known of each line.
+    pub(crate) fn report(&self) -> Vec<LineReport> {
+        let same = self.lines.iter().filter(|line| line.identity() == self.identity);
+        let ahead = same.filter_map(|line| Some(line.position()?.last)).max().unwrap_or_default();
+        self.lines.iter().map(|line| line.report(self.identity, ahead)).collect()
+    }
+
+    /// Asks the attached subscribers of the epoch that is received for something else than the next value, those that are ahead first,
+    /// until one has it.
+    pub(crate) fn ask<T>(
+        &mut self,
+        mut ask: impl FnMut(&mut S) -> Result<Option<T>, ReceiveError>,
+    ) -> Result<Option<T>, ReceiveError> {
+        self.seek()?;
+        let identity = self.identity;
+        let mut same: Vec<&mut Line<S>> = self.lines.iter_mut().collect();
+        same.retain(|line| line.persistent.is_attached() && line.identity() == identity);
+        same.sort_by_key(|line| std::cmp::Reverse(line.position().map(|position| position.last)));
+        let mut failure = None;
+        for line in same {
+            match line.ask(&mut ask) {
+                Ok(Some(answer)) => return Ok(Some(answer)),
+                Ok(None) => {}
+                Err(error) => failure = Some(error),
+            }
+        }
+        self.begin_again()?;
+        failure.map_or(Ok(None), Err)
+    }
+
+    /// Returns the attached subscribers of the epoch that is received, those that are ahead first.
+    pub(crate) fn in_step(&mut self) -> Vec<&mut S> {
+        let identity = self.identity;
+        let lines = self.lines.iter_mut();
+        let same = lines.filter(|line| line.persistent.is_attached() && line.identity() == identity);
+        let mut subscribers: Vec<&mut S> = same.filter_map(|line| line.persistent.current_mut()).collect();
+        subscribers.sort_by_key(|subscriber| std::cmp::Reverse(subscriber.position().last));
+        subscribers
+    }
+
+    /// Applies a setting to the subscriber of each line, also to those found later.
+    pub(crate) fn configure(&mut self, setting: impl Fn(&mut S) + Send + Sync + 'static) {
+        let setting = Arc::new(setting);
+        for line in &mut self.lines {
+            let setting = Arc::clone(&setting);
+            line.persistent.configure(move |subscriber| setting(subscriber));
+        }
+        let Self { lines, arbiter, .. } = self;
+        if let Some(arbiter) = arbiter {
+            let subscribers: Vec<&S> = lines.iter().filter_map(|line| line.persistent.current()).collect();
+            arbiter.retain_keys(&|key| subscribers.iter().any(|subscriber| subscriber.has_key(key)));
+        }
+    }
+}
+
+impl<S: LineSource + Renewable> fmt::Debug for LineSet<S> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("LineSet").field("lines", &self.report()).finish_non_exhaustive()
+    }
+}

@@ -12,6 +12,9 @@ mod feed;
 #[path = "cli/hz.rs"]
 mod hz;
 #[cfg(test)]
+#[path = "cli/lines.rs"]
+mod lines;
+#[cfg(test)]
 #[path = "cli/observe.rs"]
 mod observe;
 #[cfg(test)]

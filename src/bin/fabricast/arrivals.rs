@@ -3,13 +3,14 @@
 use std::time::{Duration, Instant};
 
 use fabricast::{AnySubscriber, ErrorChain, Kind, Liveness, Raw, ReceiveError, Sequence, Target};
-use serde::Serialize;
 
 use super::clock::{self, Deadline};
 use super::failure::{Exit, Failure};
 use super::interrupt::Interrupt;
+use super::keys::{KeyArguments, KeyFilter};
+use super::news::{LineEvent, News, NewsLine};
 use super::output;
-use super::source::{News, Source};
+use super::source::Source;
 use super::subscription::Received;
 
 /// How often to check the publisher's heartbeat, and the longest wait for a value.
@@ -25,6 +26,8 @@ const LAPPED: &str = "lapped";
 const DAMAGED: &str = "damaged";
 /// The reason when the connection was lost first.
 const CUT_OFF: &str = "cut off";
+/// The reason when no line has brought records.
+const MISSING: &str = "missing";
 /// The reason when bytes are not a value of the topic's type.
 pub(crate) const UNDECODABLE: &str = "undecodable";
 
@@ -53,11 +56,13 @@ pub(crate) struct Arrivals<'a> {
     last: Option<u64>,
     /// Values since the time was last checked, all without waiting.
     unlooked: u32,
-    heart: Heart,
+    /// The heart of each line's publisher, and when they were last checked.
+    hearts: Vec<Heart>,
+    looked: Option<Instant>,
 }
 
 /// The publisher's heart, by repeated checks.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Heart {
     /// The publisher is hung, and the user knows.
     hung: bool,
@@ -103,30 +108,24 @@ impl Loss {
             (DAMAGED, _) => "damaged in the publisher's memory",
             (CUT_OFF, 1) => "the connection was lost before it was read",
             (CUT_OFF, _) => "the connection was lost before they were read",
+            (MISSING, _) => "no line has brought them",
             (UNDECODABLE, _) => "not of the topic's type",
             (reason, _) => reason,
         }
     }
 }
 
-/// News of a publisher as a line of JSON.
-#[derive(Debug, Serialize)]
-struct NewsLine<'a> {
-    topic: &'a str,
-    event: &'static str,
-    epoch: Option<String>,
-}
-
 impl<'a> Arrivals<'a> {
     /// What arrives from this source.
     pub(crate) fn new(source: Source, followed: Followed<'a>, interrupt: &'a Interrupt) -> Self {
-        let (deadline, heart) = (followed.duration.map(Deadline::after), Heart::default());
-        let kind = source.current().map(AnySubscriber::kind);
-        Self { source, interrupt, followed, deadline, kind, last: None, unlooked: 0, heart }
+        let deadline = followed.duration.map(Deadline::after);
+        let (kind, hearts) =
+            (source.current().map(AnySubscriber::kind), vec![Heart::default(); source.lines()]);
+        Self { source, interrupt, followed, deadline, kind, last: None, unlooked: 0, hearts, looked: None }
     }
 
-    /// Waits until the topic exists, and returns its subscriber; `None` if the process was interrupted before.
-    pub(crate) fn begin(&mut self) -> Result<Option<&mut AnySubscriber<Raw>>, Failure> {
+    /// Waits until the topic exists, and limits it to these keys; `None` if the process was interrupted before.
+    pub(crate) fn begin(&mut self, keys: &KeyArguments) -> Result<Option<KeyFilter>, Failure> {
         while self.source.current().is_none() {
             match self.next(|_| ())? {
                 Arrival::Over(why) => return Err(self.nothing(&why)),
@@ -134,7 +133,7 @@ impl<'a> Arrivals<'a> {
                 _ => {}
             }
         }
-        Ok(self.source.current_mut())
+        keys.apply(&mut self.source, self.followed.target).map(Some)
     }
 
     /// The subscriber that is attached, or was last.
@@ -149,7 +148,17 @@ impl<'a> Arrivals<'a> {
 
     /// The last sequence received.
     pub(crate) fn last(&self) -> Sequence {
-        self.current().map_or(Sequence::NONE, AnySubscriber::last)
+        self.source.last()
+    }
+
+    /// The last sequence published before.
+    pub(crate) fn newest_at_start(&self) -> Sequence {
+        self.source.newest_at_start()
+    }
+
+    /// Prints what is known of each line on standard error, if there are several.
+    pub(crate) fn summarize(&self) {
+        self.source.summarize();
     }
 
     /// Returns what comes next, with `take` of its value. Waits briefly.
@@ -159,10 +168,17 @@ impl<'a> Arrivals<'a> {
             if let Some(event) = self.ended() {
                 return Ok(event);
             }
+            if self.hearts.len() > 1 {
+                // While one line brings values, another may hang.
+                self.look_after_publishers();
+            }
+        }
+        if let Some(news) = self.source.take_news() {
+            return self.report(news);
         }
         let positioned = |received: Received<'_>| {
             let replaced = received.key.map(|key| (key.number.saturating_sub(key.replaced), key.replaced));
-            (received.meta.sequence.get(), replaced, take(received))
+            (received.meta.sequence.get(), (received.line, replaced), take(received))
         };
         let received = match self.source.try_receive(positioned) {
             Ok(None) | Err(ReceiveError::Contended { .. }) if !self.source.has_news() => {
@@ -176,9 +192,9 @@ impl<'a> Arrivals<'a> {
             return self.report(news);
         }
         match received {
-            Ok(Some((sequence, replaced, value))) => {
+            Ok(Some((sequence, (line, replaced), value))) => {
                 self.unlooked += 1;
-                self.heart.still = None;
+                self.hearts.get_mut(line).into_iter().for_each(|heart| heart.still = None);
                 let missed = match replaced {
                     None => self.catch_up(sequence, sequence),
                     Some((_, 0)) => None,
@@ -187,7 +203,7 @@ impl<'a> Arrivals<'a> {
                 Ok(Arrival::Value(value, missed))
             }
             Ok(None) | Err(ReceiveError::Contended { .. }) => {
-                self.look_after_publisher();
+                self.look_after_publishers();
                 // Without values no write would fail for long.
                 if output::is_abandoned() {
                     return Err(Failure::ClosedPipe);
@@ -206,10 +222,14 @@ impl<'a> Arrivals<'a> {
 
     /// The failure for an end without any value.
     pub(crate) fn nothing(&self, why: &str) -> Failure {
-        let (exit, because) = match (self.heart.hung, self.source.is_attached()) {
-            (true, _) => (Exit::Hung, ", and its publisher is hung"),
-            (false, true) => (Exit::No, ""),
-            (false, false) => (Exit::No, ", and it has no publisher"),
+        let hearts = self.hearts.iter().enumerate();
+        let attached: Vec<&Heart> =
+            hearts.filter(|(line, _)| self.source.has_publisher(*line)).map(|(_, heart)| heart).collect();
+        let (exit, because) = match attached.as_slice() {
+            [] => (Exit::No, ", and it has no publisher"),
+            [only] if only.hung => (Exit::Hung, ", and its publisher is hung"),
+            all if all.iter().all(|heart| heart.hung) => (Exit::Hung, ", and its publishers are hung"),
+            _ => (Exit::No, ""),
         };
         Failure::new(exit, format!("nothing arrived from {}: {why}{because}", self.followed.target))
     }
@@ -229,20 +249,32 @@ impl<'a> Arrivals<'a> {
     /// Reports what has happened to the publisher.
     fn report<R>(&mut self, news: News) -> Result<Arrival<R>, Failure> {
         self.unlooked += 1;
-        self.heart = Heart::default();
-        let (event, what) = match &news {
-            News::Lost(why) => ("lost", format!("{why}; waiting for a publisher")),
-            News::Found if self.kind.is_none() => ("resumed", "its publisher was found".to_owned()),
-            News::Found => ("resumed", "the publisher is back and continues".to_owned()),
-            News::Restarted => ("restarted", "the publisher has restarted: sequences begin anew".to_owned()),
-        };
-        let (target, current) = (self.followed.target, self.source.current());
-        Failure::new(Exit::Gone, format!("{target}: {what}")).note();
-        if self.followed.is_json {
-            let (topic, epoch) = (target.topic.as_str(), current.map(|current| current.epoch().to_string()));
-            output::json_line(&mut std::io::stdout(), &NewsLine { topic, event, epoch })?;
+        if news == News::Retyped {
+            return Ok(Arrival::Found { is_new: false });
         }
-        if matches!(news, News::Lost(_)) {
+        for (line, heart) in self.hearts.iter_mut().enumerate() {
+            if !matches!(&news, News::Line(news) if self.source.target(line) != Some(&news.target)) {
+                *heart = Heart::default();
+            }
+        }
+        let (event, what) = news.described(self.kind.is_none());
+        let (target, current) = (self.followed.target, self.source.current());
+        let (line, epoch) = match &news {
+            News::Line(line) => (Some(&line.target), line.epoch),
+            _ => (None, current.map(AnySubscriber::epoch)),
+        };
+        Failure::new(Exit::Gone, format!("{}: {what}", line.unwrap_or(target))).note();
+        if self.followed.is_json {
+            let (line, epoch) = (line.map(ToString::to_string), epoch.map(|epoch| epoch.to_string()));
+            let topic = target.topic.as_str();
+            output::json_line(&mut std::io::stdout(), &NewsLine { topic, event, epoch, line })?;
+        }
+        let is_found = match &news {
+            News::Lost(_) => false,
+            News::Line(line) => matches!(line.event, LineEvent::Found { .. }),
+            News::Found | News::Restarted | News::Retyped => true,
+        };
+        if !is_found {
             return Ok(Arrival::Parted);
         }
         let kind = current.map(AnySubscriber::kind);
@@ -266,6 +298,7 @@ impl<'a> Arrivals<'a> {
             | ReceiveError::ImpossibleLen { sequence, .. } => (sequence.get(), 1, DAMAGED),
             ReceiveError::Lapped { first_lost, count } => (first_lost.get(), *count, LAPPED),
             ReceiveError::DamagedRecords { first_lost, count } => (first_lost.get(), *count, DAMAGED),
+            ReceiveError::Missing { first_lost, count } => (first_lost.get(), *count, MISSING),
             ReceiveError::CutOff { first_lost, count } => (first_lost.get(), *count, CUT_OFF),
             ReceiveError::Gone { .. } => {
                 let sentence = format!("{}: {}", self.followed.target, ErrorChain(&error));
@@ -293,15 +326,23 @@ impl<'a> Arrivals<'a> {
         Some(Loss { first: before + 1, count, reason: CONFLATED })
     }
 
-    /// Reports once that the publisher is hung, and again after it has recovered.
-    fn look_after_publisher(&mut self) {
-        let attached = self.source.is_attached().then(|| self.source.current_mut()).flatten();
-        let is_still = attached.and_then(Liveness::of) == Some(Liveness::Hung);
-        if self.heart.look(is_still, clock::now()) {
-            let Followed { target, doing, .. } = self.followed;
-            let sentence =
-                format!("the publisher of {target} is hung: its heartbeat has stopped; {doing} continues");
-            Failure::new(Exit::Hung, sentence).note();
+    /// Reports once that a publisher is hung, and again after it has recovered.
+    fn look_after_publishers(&mut self) {
+        let now = clock::now();
+        if self.looked.is_some_and(|looked| now.saturating_duration_since(looked) < LOOK_INTERVAL) {
+            return;
+        }
+        self.looked = Some(now);
+        for (line, heart) in self.hearts.iter_mut().enumerate() {
+            let is_still = self.source.liveness(line) == Some(Liveness::Hung);
+            if heart.look(is_still, now) {
+                let Followed { target, doing, .. } = self.followed;
+                let target = self.source.target(line).unwrap_or(target);
+                let sentence = format!(
+                    "the publisher of {target} is hung: its heartbeat has stopped; {doing} continues"
+                );
+                Failure::new(Exit::Hung, sentence).note();
+            }
         }
     }
 }

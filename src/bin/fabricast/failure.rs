@@ -151,7 +151,9 @@ impl From<SubscriberError> for Failure {
 impl From<&SubscriberError> for Failure {
     fn from(error: &SubscriberError) -> Self {
         let exit = match error {
-            SubscriberError::Address(_) => Exit::Usage,
+            SubscriberError::Address(_)
+            | SubscriberError::Lines { .. }
+            | SubscriberError::SameLine { .. } => Exit::Usage,
             SubscriberError::Unreachable { source, .. } | SubscriberError::Fabric(source) => {
                 of_fabric(source)
             }

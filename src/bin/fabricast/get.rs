@@ -7,16 +7,19 @@ use std::io::Write;
 use std::time::Duration;
 
 use clap::Args;
-use fabricast::{AnySubscriber, Delivery, ErrorChain, LogStart, Raw, ReceiveError, Target};
+use fabricast::{AnySubscriber, Delivery, ErrorChain, LogStart, Raw, ReceiveError, Sequence, Target};
 
-use self::newest::{Newest, advice_to_wait, newest};
+use self::newest::{LOOK_INTERVAL, Newest, advice_to_wait, newest};
+use self::table::Entries;
+use super::clock::Deadline;
 use super::failure::{Exit, Failure};
 use super::feed::{is_feed, table_of};
 use super::interrupt::Interrupt;
 use super::keys::{keyless, only_key};
+use super::news::other_epoch;
 use super::output::{hex_dump, json_line};
 use super::printer::{Form, FormArguments};
-use super::setting::{Setting, target};
+use super::setting::{LineArguments, Setting, target};
 use super::subscription::Value;
 use super::units::duration;
 use super::value::{Schemas, ValueLine};
@@ -26,6 +29,10 @@ The value is decoded with the topic's schema. For a log it is the newest record,
 of KEY. Without KEY, all keys of a table are printed, as of one commit: a line is a key, a tab,
 and its value. For a feed with KEY it is the key's value in the table of the feed, without KEY its
 newest record. Time stamps in the value follow it, after a tab: see `fabricast --help`.
+
+With --line, the topic has several publishers of the same values: the value is that of the one
+that is ahead, and a publisher that cannot be reached or read is reported and left out. A key that
+the one ahead has removed is not there, even if others still have it.
 
 The exit code is 1 if nothing has been published yet, the table does not have the key, or the
 topic ends without a value; 130 if Ctrl-C ends the wait.
@@ -43,6 +50,7 @@ Examples:
   fabricast get shm:quotes/EURUSD --wait 10s
   fabricast get shm:quotes/fx EURUSD
   fabricast get shm:quotes/fx --json
+  fabricast get shm:a/quotes EURUSD --line shm:b/quotes
   fabricast get shm:exchange/orders '[\"XETR\", 17]'";
 
 /// Arguments of `get`.
@@ -55,60 +63,209 @@ pub(crate) struct Arguments {
     /// A key of a table or feed: a text as it is, any other key as JSON. Write `--` before a key that begins with a hyphen.
     key: Option<String>,
     #[command(flatten)]
+    line: LineArguments,
+    #[command(flatten)]
     form: FormArguments,
     /// Wait this long for a value if there is none yet.
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "0")]
     wait: Duration,
 }
 
+/// A publisher of the values, as it is read.
+type Line = (AnySubscriber<Raw>, Target);
+
+/// What is there.
+#[derive(Debug)]
+enum Found {
+    /// A value, of the key if one was given.
+    Value(Value),
+    /// All keys of a table; they may be none.
+    Table(Entries),
+}
+
+/// What a line knows.
+#[derive(Clone, Copy, Debug)]
+enum Standing {
+    /// It has a value, of this commit.
+    Has(Sequence),
+    /// Up to this commit it has none.
+    Lacks(Sequence),
+    /// It has ended, or cannot be read.
+    Unknown,
+}
+
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
-    let (mut subscriber, target) = subscribe(arguments, setting)?;
-    let target = &target;
-    let (form, wait) = (arguments.form.form(), arguments.wait);
-    match (&mut subscriber, &arguments.key) {
-        (AnySubscriber::Table(_), None) if form == Form::Raw => {
-            let sentence = format!("--raw prints one value of {target}: give a KEY, or use --hex or --json");
-            return Err(Failure::usage(sentence));
+    let mut lines = subscribe(arguments, setting)?;
+    let form = arguments.form.form();
+    for (subscriber, target) in &mut lines {
+        match (&mut *subscriber, &arguments.key) {
+            (AnySubscriber::Table(_), None) if form == Form::Raw => {
+                let sentence =
+                    format!("--raw prints one value of {target}: give a KEY, or use --hex or --json");
+                return Err(Failure::usage(sentence));
+            }
+            (AnySubscriber::Table(table), Some(key)) => only_key(table, key),
+            (_, Some(_)) => return Err(keyless(subscriber, target, "KEY")),
+            (_, None) => {}
         }
-        (AnySubscriber::Table(table), Some(key)) => only_key(table, key),
-        (_, Some(_)) => return Err(keyless(&subscriber, target, "KEY")),
-        (_, None) => {}
     }
     let interrupt = Interrupt::install()?;
-    let found = match (&subscriber, &arguments.key) {
-        (AnySubscriber::Table(_), None) => {
-            return table::print_all(&mut subscriber, target, (form, wait), &interrupt);
+    let deadline = Deadline::after(arguments.wait);
+    // Only one line can be waited for.
+    let wait = if lines.len() == 1 { arguments.wait } else { Duration::ZERO };
+    loop {
+        match answer(&mut lines, arguments, wait, &interrupt) {
+            Err(failure) if lines.len() == 1 || deadline.is_over() => return Err(failure),
+            Err(Failure::ClosedPipe) => return Err(Failure::ClosedPipe),
+            Err(_) if interrupt.pause(LOOK_INTERVAL.min(deadline.left())) => return Ok(Exit::Interrupted),
+            Err(_) => {}
+            exit => return exit,
         }
-        (_, Some(_)) => table::newest_of_key(&mut subscriber, wait, &interrupt)?,
-        (_, None) => newest(&mut subscriber, wait, &interrupt)?,
-    };
-    let value = match found {
-        Newest::Value(value) => value,
-        _ if interrupt.came() => return Ok(Exit::Interrupted),
-        Newest::Nothing => {
-            if let Some(key) = &arguments.key {
-                return Err(table::no_key(&subscriber, target, key, wait));
+    }
+}
+
+/// Prints the newest value, of the key or of all, of the first line that has one, waiting for it this long. A line that was read, and has
+/// none, answers for the other lines up to the same commit: what they still have was removed.
+fn answer(
+    lines: &mut [Line],
+    arguments: &Arguments,
+    wait: Duration,
+    interrupt: &Interrupt,
+) -> Result<Exit, Failure> {
+    let (mut lacking, mut unread) = (None::<(Sequence, Failure)>, Vec::new());
+    for (subscriber, target) in lines {
+        let found = match look(subscriber, arguments, wait, interrupt) {
+            Ok(found) => found,
+            Err(Failure::ClosedPipe) => return Err(Failure::ClosedPipe),
+            Err(failure) => {
+                unread.push(failure);
+                continue;
             }
-            let what = format!("{}, or watch the topic with `fabricast watch`", advice_to_wait(wait));
-            return Err(Failure::new(
-                Exit::No,
-                format!("nothing has been published to {target} yet: {what}"),
-            ));
+        };
+        if !matches!(found, Newest::Value(_)) && interrupt.came() {
+            return Ok(Exit::Interrupted);
         }
-        Newest::Ended => {
-            return Err(Failure::new(Exit::No, format!("nothing arrived from {target}: it has ended")));
+        let removed = lacking.as_ref().map(|(until, _)| *until);
+        match found.standing(subscriber) {
+            Standing::Has(sequence) if Some(sequence) > removed => {
+                for failure in unread {
+                    Failure::new(failure.exit(), format!("{failure}; other lines are read")).note();
+                }
+                return show(subscriber, target, found, arguments);
+            }
+            Standing::Has(_) => {}
+            Standing::Lacks(until) if removed.is_some_and(|removed| removed >= until) => {}
+            Standing::Lacks(until) => lacking = Some((until, found.failure(subscriber, target, arguments))),
+            Standing::Unknown => unread.push(found.failure(subscriber, target, arguments)),
         }
-        Newest::Unread(sequence) => {
-            let sentence = format!("value {sequence} of {target} cannot be read: it may be damaged");
-            return Err(Failure::new(Exit::No, sentence));
-        }
+    }
+    // A line to which nothing was published knows least.
+    let (empty, answered) = match lacking {
+        Some((Sequence::NONE, failure)) => (Some(failure), None),
+        lacking => (None, lacking.map(|(_, failure)| failure)),
     };
-    print(&subscriber, &value, form)
+    Err(answered.or_else(|| unread.into_iter().next()).or(empty).unwrap_or(Failure::ClosedPipe))
+}
+
+/// Reads the newest value, of the key or of all, waiting for it this long.
+fn look(
+    subscriber: &mut AnySubscriber<Raw>,
+    arguments: &Arguments,
+    wait: Duration,
+    interrupt: &Interrupt,
+) -> Result<Newest<Found>, Failure> {
+    match (&subscriber, &arguments.key) {
+        (AnySubscriber::Table(_), None) => Ok(table::all(subscriber, wait, interrupt)?.map(Found::Table)),
+        (_, Some(_)) => Ok(table::newest_of_key(subscriber, wait, interrupt)?.map(Found::Value)),
+        (_, None) => Ok(newest(subscriber, wait, interrupt)?.map(Found::Value)),
+    }
+}
+
+/// Prints what was found.
+fn show(
+    subscriber: &AnySubscriber<Raw>,
+    target: &Target,
+    found: Newest<Found>,
+    arguments: &Arguments,
+) -> Result<Exit, Failure> {
+    let form = arguments.form.form();
+    match found {
+        Newest::Value(Found::Value(value)) => print(subscriber, &value, form),
+        Newest::Value(Found::Table(entries)) => table::print_all(subscriber, target, entries, form),
+        nothing => Err(nothing.failure(subscriber, target, arguments)),
+    }
+}
+
+impl Newest<Found> {
+    /// What a line with this outcome knows.
+    fn standing(&self, subscriber: &AnySubscriber<Raw>) -> Standing {
+        match (self, subscriber) {
+            (Self::Value(Found::Value(value)), _) => Standing::Has(value.meta.sequence),
+            (Self::Value(Found::Table(table)), _) if table.is_empty() => Standing::Lacks(table.sequence),
+            (Self::Value(Found::Table(table)), _) => Standing::Has(table.sequence),
+            // A damaged entry may be that of the key.
+            (Self::Nothing, AnySubscriber::Table(table)) if table.suspect_count() == 0 => {
+                Standing::Lacks(table.last())
+            }
+            (Self::Nothing, AnySubscriber::Table(_)) => Standing::Unknown,
+            (Self::Nothing, _) => Standing::Lacks(Sequence::NONE),
+            (Self::Ended | Self::Unread(_), _) => Standing::Unknown,
+        }
+    }
+
+    /// The failure for an outcome without a value.
+    fn failure(&self, subscriber: &AnySubscriber<Raw>, target: &Target, arguments: &Arguments) -> Failure {
+        let instead =
+            || format!("{}, or watch the topic with `fabricast watch`", advice_to_wait(arguments.wait));
+        let has_keys = matches!(subscriber, AnySubscriber::Table(_)) && arguments.key.is_none();
+        let sentence = match (self, &arguments.key) {
+            (Self::Nothing, Some(key)) => return table::no_key(subscriber, target, key, arguments.wait),
+            (Self::Ended, _) if has_keys => format!("{target} has no keys: it has ended"),
+            (Self::Ended, _) => format!("nothing arrived from {target}: it has ended"),
+            (Self::Unread(sequence), _) => {
+                format!("value {sequence} of {target} cannot be read: it may be damaged")
+            }
+            _ if has_keys => format!("{target} has no keys: {}", instead()),
+            _ => format!("nothing has been published to {target} yet: {}", instead()),
+        };
+        Failure::new(Exit::No, sentence)
+    }
+}
+
+/// Attaches to the lines that can be reached, and returns those of one epoch and kind, the ones ahead first. At least one.
+fn subscribe(arguments: &Arguments, setting: &Setting) -> Result<Vec<Line>, Failure> {
+    let lines = arguments.line.of(&arguments.target)?;
+    let (mut found, mut failures) = (Vec::<Line>::new(), Vec::new());
+    for target in std::iter::once(lines.first).chain(lines.others) {
+        match subscribe_to(target, arguments, setting) {
+            Ok(line) => match found.first().and_then(|(first, _)| difference(&line.0, first)) {
+                Some(what) => failures.push(Failure::new(Exit::No, format!("{target}: {what}"))),
+                None => found.push(line),
+            },
+            Err(failure) => failures.push(failure),
+        }
+    }
+    if found.is_empty() {
+        return Err(failures.into_iter().next().unwrap_or(Failure::ClosedPipe));
+    }
+    for failure in failures {
+        Failure::new(failure.exit(), format!("{failure}; other lines are read")).note();
+    }
+    found.sort_by_key(|(subscriber, _)| std::cmp::Reverse(subscriber.newest_at_start()));
+    Ok(found)
+}
+
+/// Why a line is not one with this other one.
+fn difference(line: &AnySubscriber<Raw>, other: &AnySubscriber<Raw>) -> Option<String> {
+    if line.kind() != other.kind() {
+        return Some(format!("it is a {}, other lines are a {}: it is left out", line.kind(), other.kind()));
+    }
+    let (epoch, expected) = (line.epoch(), other.epoch());
+    (epoch != expected).then(|| other_epoch(Some(epoch), expected))
 }
 
 /// Attaches to the topic, or to the table of a feed for one of its keys.
-fn subscribe(arguments: &Arguments, setting: &Setting) -> Result<(AnySubscriber<Raw>, Target), Failure> {
-    let target = &arguments.target;
+fn subscribe_to(target: &Target, arguments: &Arguments, setting: &Setting) -> Result<Line, Failure> {
     let node = setting.reader(&target.address)?;
     let attach = |target: &Target| setting.attach(&node, target, Delivery::Pull, LogStart::Back(1));
     let subscriber = attach(target)?;

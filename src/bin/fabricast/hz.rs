@@ -18,7 +18,7 @@ use super::feed::{ends_event, is_feed};
 use super::interrupt::Interrupt;
 use super::keys::KeyArguments;
 use super::output::{count, data_rate, json_line, rate, span};
-use super::setting::{EndArgument, Setting, target};
+use super::setting::{EndArgument, LineArguments, Setting, target};
 use super::subscription::{Received, Value, keep};
 use super::units::duration;
 use super::value::Schemas;
@@ -51,10 +51,13 @@ summary has \"timestamps\", from each name to {\"values\",\"median_ns\",\"max_ns
 It runs until --for has passed, or Ctrl-C. Without a publisher it waits for one, and reports that on
 standard error. With --json it also prints lines {\"topic\",\"event\",\"epoch\"}: see
 `fabricast watch --help`. The time between two publishers of different epochs is not an interval.
+With --line, several publishers of the same values are lines of one topic, and each value counts
+once: see `fabricast watch --help`. The time between the values of two lines is not an interval:
+their clocks may differ.
 With --until-end it ends with the topic. If no value arrived, the exit code is 5 if the publisher
-is hung, otherwise 1. With --until-end it is also 3 if the topic does not exist, and 6 if the
-publisher's process is gone. A hung publisher is reported once, on standard error, and measuring
-continues.
+(with --line, every publisher that is attached) is hung, otherwise 1. With --until-end it is also 3
+if the topic does not exist, and 6 if the publisher's process is gone. Each hung publisher is
+reported once, on standard error, and measuring continues.
 
 Examples:
   fabricast hz shm:quotes/EURUSD
@@ -69,6 +72,8 @@ pub(crate) struct Arguments {
     /// The topic, as in shm:NODE/TOPIC, or NODE/TOPIC for short.
     #[arg(value_parser = target)]
     target: Target,
+    #[command(flatten)]
+    line: LineArguments,
     #[command(flatten)]
     keys: KeyArguments,
     /// End after this time: seconds, or with a unit, as in 5s or 1m30s.
@@ -136,6 +141,8 @@ struct Line<'a> {
 struct Position {
     sequence: u64,
     published_ns: u64,
+    /// The line that brought it: each has a clock of its own.
+    line: usize,
 }
 
 /// What is measured of a value.
@@ -181,16 +188,17 @@ struct Meter {
 
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
     let target = &arguments.target;
-    let source = setting.follow(target, Delivery::Pull, LogStart::Newest, arguments.end.until_end)?;
+    let (lines, until_end) = (arguments.line.of(target)?, arguments.end.until_end);
+    let source = setting.follow(lines, Delivery::Pull, LogStart::Newest, until_end)?;
     // Only now: until here Ctrl-C has its default effect.
     let interrupt = Interrupt::install()?;
     // Values published before are not measured; a log begins after them.
-    let mut old = source.current().map_or(0, |subscriber| subscriber.newest_at_start().get());
+    let mut old = source.newest_at_start().get();
     let (duration, is_json) = (arguments.duration, arguments.json);
     let followed = Followed { target, doing: "measuring", duration, is_json };
     let mut arrivals = Arrivals::new(source, followed, &interrupt);
-    let Some(subscriber) = arrivals.begin()? else { return Ok(Exit::Done) };
-    let mut filter = arguments.keys.apply(subscriber, target)?;
+    let Some(mut filter) = arrivals.begin(&arguments.keys)? else { return Ok(Exit::Done) };
+    let Some(subscriber) = arrivals.current() else { return Ok(Exit::Done) };
     let counted = Counted::of(subscriber, filter.is_some());
     let mut meter = Meter::new(subscriber.topic().clone(), arguments.json, counted);
     let mut delays = Delays::new(Schemas::of(subscriber));
@@ -203,7 +211,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
             let Meta { sequence, published_ns, .. } = received.meta;
             let is_wanted = filter.wants(received.bytes);
             Measured {
-                position: Position { sequence: sequence.get(), published_ns },
+                position: Position { sequence: sequence.get(), published_ns, line: received.line },
                 len: received.bytes.len(),
                 is_wanted,
                 ends_event: ends_event(received.bytes),
@@ -241,6 +249,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     if !arguments.json {
         delays.print(&mut io::stdout())?;
     }
+    arrivals.summarize();
     Ok(Exit::Done)
 }
 
@@ -306,7 +315,7 @@ impl Meter {
         for tally in [&mut self.second, &mut self.whole] {
             tally.received += 1;
             tally.bytes += len as u64;
-            if let Some(last) = last {
+            if let Some(last) = last.filter(|last| last.line == position.line) {
                 let time_ns = position.published_ns.saturating_sub(last.published_ns);
                 tally.intervals.add(time_ns, position.sequence.saturating_sub(last.sequence));
             }
@@ -324,8 +333,9 @@ impl Meter {
             return position;
         }
         self.number += number;
-        let before = self.last.map_or(0, |last| last.published_ns);
-        Position { sequence: self.number, published_ns: position.published_ns.max(before) }
+        let last = self.last.filter(|last| last.line == position.line);
+        let before = last.map_or(0, |last| last.published_ns);
+        Position { sequence: self.number, published_ns: position.published_ns.max(before), ..position }
     }
 
     /// Goes on with a publisher whose sequences begin anew: the time between the two is not an interval.
@@ -484,7 +494,7 @@ mod tests {
     #[test]
     fn an_interval_is_time_over_the_difference_of_sequences() {
         let mut meter = Meter::new("t".parse().unwrap(), true, Counted::Values);
-        let position = |sequence, published_ns| Position { sequence, published_ns };
+        let position = |sequence, published_ns| Position { sequence, published_ns, line: 0 };
         meter.value(position(1, 1000), 8, None);
         meter.value(position(2, 1500), 8, None);
         meter.value(position(5, 9000), 8, Some(Loss { first: 3, count: 2, reason: "conflated" }));
@@ -499,14 +509,30 @@ mod tests {
     }
 
     #[test]
+    fn times_between_values_of_two_lines_are_no_intervals() {
+        for counted in [Counted::Values, Counted::Changes] {
+            let mut meter = Meter::new("t".parse().unwrap(), true, counted);
+            // The clock of the other line is an hour ahead.
+            let hour_ns = 3_600_000_000_000;
+            for (line, sequence) in [(0, 1), (0, 2), (1, 3), (1, 4), (0, 5), (0, 6)] {
+                let published_ns = 1000 * sequence + line as u64 * hour_ns;
+                meter.value(Position { sequence, published_ns, line }, 8, None);
+            }
+            let line = meter.line(&meter.whole);
+            assert_eq!((line.received, line.interval_ns), (6, Some(1000.0)));
+            assert_eq!((line.interval_min_ns, line.interval_max_ns), (Some(1000), Some(1000)));
+        }
+    }
+
+    #[test]
     fn changes_of_a_table_are_counted_in_any_order() {
         let mut meter = Meter::new("t".parse().unwrap(), true, Counted::Changes);
         let replaced = Loss { first: 7, count: 2, reason: "conflated" };
-        meter.skip(Position { sequence: 9, published_ns: 1000 });
+        meter.skip(Position { sequence: 9, published_ns: 1000, line: 0 });
         for (sequence, published_ns, missed) in
             [(12, 4000, None), (11, 3000, None), (13, 7000, Some(replaced))]
         {
-            meter.value(Position { sequence, published_ns }, 8, missed);
+            meter.value(Position { sequence, published_ns, line: 0 }, 8, missed);
         }
         // Five changes in 6 us.
         let line = meter.line(&meter.whole);
@@ -518,7 +544,7 @@ mod tests {
     fn lost_records_of_a_feed_have_the_keys_of_those_that_arrived() {
         let mut meter = Meter::new("t".parse().unwrap(), true, Counted::SomeRecords);
         let mut record = |sequence, is_wanted, ends_event| {
-            let position = Position { sequence, published_ns: sequence * 1000 };
+            let position = Position { sequence, published_ns: sequence * 1000, line: 0 };
             meter.add(&Measured { position, len: 8, is_wanted, ends_event, value: None }, None);
             if sequence == 6 {
                 meter.lose(Loss { first: 7, count: 100, reason: "lapped" });
@@ -549,7 +575,7 @@ mod tests {
         for counted in [Counted::Records, Counted::SomeRecords, Counted::Values] {
             let mut meter = Meter::new("t".parse().unwrap(), true, counted);
             let add = |meter: &mut Meter, sequence, ends_event| {
-                let position = Position { sequence, published_ns: sequence * 1000 };
+                let position = Position { sequence, published_ns: sequence * 1000, line: 0 };
                 let measured = Measured { position, len: 8, is_wanted: true, ends_event, value: None };
                 meter.add(&measured, None);
             };

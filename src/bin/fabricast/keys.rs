@@ -6,6 +6,7 @@ use fabricast::{AnySubscriber, Decoded, Raw, Schema, Subscriber, TableTopic, Tar
 use super::failure::Failure;
 use super::feed::{Record, is_feed};
 use super::shape::is_received_as;
+use super::source::Source;
 
 /// The keys to receive, as an argument.
 #[derive(Debug, Args)]
@@ -24,16 +25,18 @@ pub(crate) struct KeyFilter {
 }
 
 impl KeyArguments {
-    /// Limits the subscriber to these keys. A feed sends the records of all keys: the filter chooses among them.
-    pub(crate) fn apply(
-        &self,
-        subscriber: &mut AnySubscriber<Raw>,
-        target: &Target,
-    ) -> Result<KeyFilter, Failure> {
-        if let (Some(pattern), AnySubscriber::Table(table)) = (&self.key, &mut *subscriber) {
-            table.only_glob(pattern);
+    /// Limits the source to these keys. A feed sends the records of all keys: the filter chooses among them.
+    pub(crate) fn apply(&self, source: &mut Source, target: &Target) -> Result<KeyFilter, Failure> {
+        if let (Some(pattern), Some(AnySubscriber::Table(_))) = (self.key.clone(), source.current()) {
+            source.configure(move |subscriber| {
+                if let AnySubscriber::Table(table) = subscriber {
+                    table.only_glob(&pattern);
+                }
+            });
         }
-        self.filter(subscriber, target)
+        source
+            .current()
+            .map_or_else(|| Ok(KeyFilter::default()), |subscriber| self.filter(subscriber, target))
     }
 
     /// The filter for a subscriber that was limited to these keys before.

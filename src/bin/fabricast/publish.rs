@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use crossbeam::channel::{Receiver, bounded};
-use fabricast::{Address, Node, NodeName, Payload, Raw, Target, limits};
+use fabricast::{Address, Epoch, Node, NodeName, Payload, Raw, Target, limits};
 
 use self::lines::{Form, Layout, Line};
 use self::publisher::{Encoded, Publisher, Refused, SCHEMA};
@@ -40,6 +40,9 @@ memory for --keys keys; a line with another key is then rejected.
 Unless --quiet is given, reports on standard error what is served and until when. Rejected lines
 are reported by number and skipped; the exit code is then 1.
 
+With --epoch, several commands that publish the same lines are lines of one topic, to be received
+with `fabricast watch --line`. Each line of a table is then a commit of its own.
+
 Numbers in JSON are i64, or u64 if too large for i64, or f64 with a point or an exponent. A field
 that is null or missing in some --example values is optional.
 
@@ -52,6 +55,7 @@ Examples:
   echo '{\"bid\": 1.5, \"ask\": 1.6}' | fabricast pub me/quote --json --linger 1m
   printf 'EURUSD\\t1.0841\\nUSDJPY\\t151.2\\n' | fabricast pub me/fx --kind table --json --linger 1m
   fabricast pub me/quotes --kind table --keys 5000 < quotes.tsv
+  fabricast pub a/trades --kind log --epoch 20261123 < trades.txt
   fabricast pub me/orders --json --example '{\"price\": 0.5, \"note\": \"x\"}' --example '{\"price\": 1}'";
 
 /// Arguments of `pub`.
@@ -65,6 +69,10 @@ pub(crate) struct Arguments {
     /// The name of the node at an rdma:// address [default: rdma-PORT].
     #[arg(long, value_name = "NAME")]
     node: Option<NodeName>,
+    /// The epoch of the topic, a hexadecimal number as --json prints it, instead of a random one. Publishers of the same lines and epoch
+    /// are lines of one topic; one that is restarted continues the numbering.
+    #[arg(long, value_name = "EPOCH", value_parser = epoch)]
+    epoch: Option<Epoch>,
     /// What the topic holds.
     #[arg(long, value_enum, default_value_t = Holding::State)]
     kind: Holding,
@@ -233,7 +241,8 @@ impl Arguments {
     /// The table to be opened.
     fn opening<'a>(&'a self, node: &'a Node) -> table::Opening<'a> {
         let capacity = self.keys.unwrap_or(limits::TABLE_CAPACITY_DEFAULT);
-        table::Opening { node, topic: &self.target.topic, capacity, len_max: self.len_max() }
+        let (topic, len_max, epoch) = (&self.target.topic, self.len_max(), self.epoch);
+        table::Opening { node, topic, capacity, len_max, epoch }
     }
 
     /// Reports on standard error, unless --quiet.
@@ -284,15 +293,19 @@ impl Topic {
                 Input::End => break,
                 Input::Interrupted => return Ok(self.tally.exit()),
             };
-            let Some(pace) = &mut pace else {
+            // Other publishers of the same lines have the same commits.
+            let is_single = arguments.epoch.is_some() && arguments.kind == Holding::Table;
+            if pace.is_none() && !is_single {
                 self.publish(arguments, batch)?;
                 continue;
-            };
+            }
             for line in batch {
-                if interrupt.pause(pace.left()) {
-                    return Ok(self.tally.exit());
+                if let Some(pace) = &mut pace {
+                    if interrupt.pause(pace.left()) {
+                        return Ok(self.tally.exit());
+                    }
+                    pace.advance();
                 }
-                pace.advance();
                 self.publish(arguments, vec![line])?;
             }
         }
@@ -362,13 +375,19 @@ fn open_publisher<P: Payload<Borrowed = [u8]>>(
     Ok(match arguments.kind {
         Holding::Log => {
             let capacity = arguments.capacity.unwrap_or(limits::LOG_CAPACITY_DEFAULT);
-            let builder = node.log_publisher::<P>(topic).capacity(capacity);
+            let mut builder = node.log_publisher::<P>(topic).capacity(capacity);
+            if let Some(epoch) = arguments.epoch {
+                builder = builder.epoch(epoch);
+            }
             Box::new(builder.payload_len_max(len_max).open()?)
         }
         // A table has another publisher: see `table::open`.
         Holding::State | Holding::Table => {
             let slots = arguments.slots.unwrap_or(limits::SLOT_COUNT_DEFAULT);
-            let builder = node.state_publisher::<P>(topic).slots(slots);
+            let mut builder = node.state_publisher::<P>(topic).slots(slots);
+            if let Some(epoch) = arguments.epoch {
+                builder = builder.epoch(epoch);
+            }
             Box::new(builder.payload_len_max(len_max).open()?)
         }
     })
@@ -390,6 +409,14 @@ fn open(arguments: &Arguments, setting: &Setting, address: &Address) -> Result<N
     }
 }
 
+/// An epoch, as an argument.
+fn epoch(text: &str) -> Result<Epoch, String> {
+    let number = u64::from_str_radix(text, 16).ok().and_then(Epoch::new);
+    number.ok_or_else(|| {
+        format!("{text:?} is not an epoch: write a hexadecimal number of up to 16 digits, above 0")
+    })
+}
+
 /// The interval for a rate per second, as an argument.
 fn interval(text: &str) -> Result<Duration, String> {
     let malformed = || format!("{text:?} is not a rate: write values per second, above 0");
@@ -407,6 +434,15 @@ mod tests {
         assert_eq!(interval("10"), Ok(Duration::from_millis(100)));
         for text in ["0", "-1", "x", "NaN", "1e-9"] {
             assert!(interval(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_epoch_is_written_as_it_is_printed() {
+        let named = epoch("20261123").unwrap();
+        assert_eq!((named.get(), epoch(&named.to_string())), (0x2026_1123, Ok(named)));
+        for text in ["0", "", "-1", "x", "10000000000000000"] {
+            assert!(epoch(text).is_err(), "{text}");
         }
     }
 }

@@ -8,11 +8,12 @@ use std::time::Duration;
 use clap::{ArgAction, Args, ValueEnum};
 use fabricast::{
     Address, AddressError, AnySubscriber, Delivery, LogStart, Node, NodeBuilder, NodeName, Raw, RdmaConnect,
-    Target, default_runtime_dir,
+    SubscriberError, Target, default_runtime_dir,
 };
 use tracing_subscriber::EnvFilter;
 
 use super::failure::{Exit, Failure};
+use super::lines::FollowedLines;
 use super::source::Source;
 
 /// How long a node may take to answer before it counts as hung.
@@ -50,6 +51,35 @@ pub(crate) struct EndArgument {
     /// End when the topic ends or its publisher is gone, instead of waiting for the next publisher.
     #[arg(long)]
     pub(crate) until_end: bool,
+}
+
+/// Further publishers of the same values, as arguments.
+#[derive(Debug, Args)]
+pub(crate) struct LineArguments {
+    /// Another publisher of the same values, of the same epoch; repeat for more. Each value is received once, from whichever publisher
+    /// has it first, as long as one of them runs.
+    #[arg(long = "line", value_name = "TARGET", value_parser = target)]
+    others: Vec<Target>,
+}
+
+/// A topic, and further publishers of the same values.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Followable<'a> {
+    pub(crate) first: &'a Target,
+    pub(crate) others: &'a [Target],
+}
+
+impl LineArguments {
+    /// The topic of this publisher and of the others, which are all different.
+    pub(crate) fn of<'a>(&'a self, first: &'a Target) -> Result<Followable<'a>, Failure> {
+        let others = self.others.as_slice();
+        let is_before =
+            |index, target| std::iter::once(first).chain(others.iter().take(index)).any(|it| it == target);
+        match others.iter().enumerate().find(|(index, target)| is_before(*index, *target)) {
+            Some((_, target)) => Err(SubscriberError::SameLine { target: target.clone() }.into()),
+            None => Ok(Followable { first, others }),
+        }
+    }
 }
 
 /// How values travel, as an argument.
@@ -169,11 +199,15 @@ impl Setting {
     /// run yet.
     pub(crate) fn follow(
         &self,
-        target: &Target,
+        lines: Followable<'_>,
         delivery: Delivery,
         start: LogStart,
         until_end: bool,
     ) -> Result<Source, Failure> {
+        let Followable { first: target, others } = lines;
+        if !others.is_empty() {
+            return self.follow_lines(lines, delivery, start, until_end);
+        }
         if until_end {
             return Ok(Source::once(self.subscribe_any(target, delivery, start)?));
         }
@@ -192,6 +226,26 @@ impl Setting {
             Failure::new(failure.exit(), format!("{failure}; waiting for a publisher")).note();
         }
         Ok(Source::persistent(opened))
+    }
+
+    /// Follows several publishers of the same values. The end is that of the last of them.
+    fn follow_lines(
+        &self,
+        Followable { first, others }: Followable<'_>,
+        delivery: Delivery,
+        start: LogStart,
+        until_end: bool,
+    ) -> Result<Source, Failure> {
+        for target in std::iter::once(first).chain(others) {
+            self.check_delivery(&target.address, delivery)?;
+        }
+        tracing::info!(target: "fabricast", topic = %first, lines = 1 + others.len(), ?delivery, "following");
+        let node = self.node(None)?;
+        let subscriber = node.any_subscriber::<Raw>(first).delivery(delivery).start(start);
+        let lines = subscriber.timeout(ATTACH_TIMEOUT).lines(others).open()?;
+        let lines = FollowedLines::new(lines, until_end);
+        lines.note_absent()?;
+        Ok(Source::of_lines(lines))
     }
 
     /// Refuses a delivery that the connection does not have.

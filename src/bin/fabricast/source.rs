@@ -1,10 +1,13 @@
-//! What a command follows a topic by: a subscriber of one publisher, or one that finds the next publisher.
+//! What a command follows a topic by: a subscriber of one publisher, one that finds the next publisher, or one of several lines.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
-use fabricast::{AnySubscriber, ErrorChain, Persistent, Raw, ReceiveError};
+use fabricast::{AnySubscriber, ErrorChain, Liveness, Persistent, Raw, ReceiveError, Sequence, Target};
 
 use super::interrupt::Interrupt;
+use super::lines::FollowedLines;
+use super::news::News;
 use super::subscription::{Received, poll, try_receive};
 
 /// A subscriber that is followed.
@@ -12,7 +15,7 @@ use super::subscription::{Received, poll, try_receive};
 pub(crate) struct Source {
     subscription: Subscription,
     /// What has happened to its publisher, not reported yet.
-    news: Option<News>,
+    news: VecDeque<News>,
 }
 
 #[derive(Debug)]
@@ -20,44 +23,112 @@ enum Subscription {
     /// Of one publisher.
     Once(AnySubscriber<Raw>),
     /// Of all publishers.
-    Persistent(Persistent<AnySubscriber<Raw>>),
+    Persistent(Box<Outlasting>),
+    /// Of several publishers of the same values.
+    Lines(Box<FollowedLines>),
 }
 
-/// What happens to a publisher.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum News {
-    /// It is gone, or has ended the topic: why.
-    Lost(String),
-    /// A publisher of the same epoch, or the first one, was found.
-    Found,
-    /// A publisher of another epoch was found.
-    Restarted,
+/// A subscriber of all publishers.
+#[derive(Debug)]
+struct Outlasting {
+    persistent: Persistent<AnySubscriber<Raw>>,
+    /// Why the last session ended.
+    end: String,
+    /// The outages that were reported, and whether it was reported lost, and not found since.
+    outages: u64,
+    is_lost: bool,
 }
 
 impl Source {
     /// Ends with the publisher.
     pub(crate) fn once(subscriber: AnySubscriber<Raw>) -> Self {
-        Self { subscription: Subscription::Once(subscriber), news: None }
+        Self { subscription: Subscription::Once(subscriber), news: VecDeque::new() }
     }
 
     /// Goes on with the next publisher.
     pub(crate) fn persistent(subscriber: Persistent<AnySubscriber<Raw>>) -> Self {
-        Self { subscription: Subscription::Persistent(subscriber), news: None }
+        let is_lost = !subscriber.is_attached();
+        let outlasting = Outlasting { persistent: subscriber, end: String::new(), outages: 0, is_lost };
+        Self { subscription: Subscription::Persistent(Box::new(outlasting)), news: VecDeque::new() }
+    }
+
+    /// Receives from several lines.
+    pub(crate) fn of_lines(lines: FollowedLines) -> Self {
+        Self { subscription: Subscription::Lines(Box::new(lines)), news: VecDeque::new() }
     }
 
     /// The subscriber that is attached, or was last.
     pub(crate) fn current(&self) -> Option<&AnySubscriber<Raw>> {
         match &self.subscription {
             Subscription::Once(subscriber) => Some(subscriber),
-            Subscription::Persistent(persistent) => persistent.current(),
+            Subscription::Persistent(it) => it.persistent.current(),
+            Subscription::Lines(lines) => lines.current(),
         }
     }
 
-    /// The same, to be changed.
-    pub(crate) fn current_mut(&mut self) -> Option<&mut AnySubscriber<Raw>> {
+    /// How many lines it has.
+    pub(crate) fn lines(&self) -> usize {
+        match &self.subscription {
+            Subscription::Lines(lines) => lines.count(),
+            _ => 1,
+        }
+    }
+
+    /// The publisher of a line, if it has several.
+    pub(crate) fn target(&self, line: usize) -> Option<&Target> {
+        match &self.subscription {
+            Subscription::Lines(lines) => lines.target(line),
+            _ => None,
+        }
+    }
+
+    /// Whether a line has a publisher, as far as it knows.
+    pub(crate) fn has_publisher(&self, line: usize) -> bool {
+        match &self.subscription {
+            Subscription::Lines(lines) => lines.has_publisher(line),
+            _ => self.is_attached(),
+        }
+    }
+
+    /// Whether the publisher of a line is alive; `None` if it has none, or that cannot be seen.
+    pub(crate) fn liveness(&mut self, line: usize) -> Option<Liveness> {
         match &mut self.subscription {
-            Subscription::Once(subscriber) => Some(subscriber),
-            Subscription::Persistent(persistent) => persistent.current_mut(),
+            Subscription::Once(subscriber) => Liveness::of(subscriber),
+            Subscription::Persistent(it) if it.is_lost => None,
+            Subscription::Persistent(it) => Liveness::of(it.persistent.current_mut()?),
+            Subscription::Lines(lines) => lines.liveness(line),
+        }
+    }
+
+    /// Applies a setting to the subscriber, of several lines to those of all.
+    pub(crate) fn configure(&mut self, setting: impl Fn(&mut AnySubscriber<Raw>) + Send + Sync + 'static) {
+        match &mut self.subscription {
+            Subscription::Once(subscriber) => setting(subscriber),
+            Subscription::Persistent(it) => it.persistent.configure(setting),
+            Subscription::Lines(lines) => lines.configure(setting),
+        }
+    }
+
+    /// The last sequence received.
+    pub(crate) fn last(&self) -> Sequence {
+        match &self.subscription {
+            Subscription::Lines(lines) => lines.last(),
+            _ => self.current().map_or(Sequence::NONE, AnySubscriber::last),
+        }
+    }
+
+    /// The last sequence published before.
+    pub(crate) fn newest_at_start(&self) -> Sequence {
+        match &self.subscription {
+            Subscription::Lines(lines) => lines.newest_at_start(),
+            _ => self.current().map_or(Sequence::NONE, AnySubscriber::newest_at_start),
+        }
+    }
+
+    /// Prints what is known of each line on standard error, if it has several.
+    pub(crate) fn summarize(&self) {
+        if let Subscription::Lines(lines) = &self.subscription {
+            lines.summarize();
         }
     }
 
@@ -65,18 +136,19 @@ impl Source {
     pub(crate) fn is_attached(&self) -> bool {
         match &self.subscription {
             Subscription::Once(_) => true,
-            Subscription::Persistent(persistent) => persistent.is_attached(),
+            Subscription::Persistent(it) => !it.is_lost,
+            Subscription::Lines(lines) => lines.is_attached(),
         }
     }
 
     /// What has happened to its publisher since the last call.
     pub(crate) fn take_news(&mut self) -> Option<News> {
-        self.news.take()
+        self.news.pop_front()
     }
 
     /// Whether something has happened to its publisher.
     pub(crate) fn has_news(&self) -> bool {
-        self.news.is_some()
+        !self.news.is_empty()
     }
 
     /// Receives the next value, if there is one, and returns `take` of it. Does not wait. The values of a publisher that was found
@@ -85,26 +157,11 @@ impl Source {
         &mut self,
         take: impl FnOnce(Received<'_>) -> R,
     ) -> Result<Option<R>, ReceiveError> {
-        let persistent = match &mut self.subscription {
-            Subscription::Once(subscriber) => return Ok(try_receive(subscriber)?.map(take)),
-            Subscription::Persistent(persistent) => persistent,
-        };
-        if !persistent.is_attached() {
-            self.news = match persistent.try_receive_with(|_| Ok(None::<()>)) {
-                Ok(_) => persistent.is_attached().then_some(News::Found),
-                Err(ReceiveError::Restarted { .. }) => Some(News::Restarted),
-                Err(error) => return Err(error),
-            };
-            return Ok(None);
+        match &mut self.subscription {
+            Subscription::Once(subscriber) => Ok(try_receive(subscriber)?.map(take)),
+            Subscription::Persistent(it) => it.try_receive(&mut self.news, take),
+            Subscription::Lines(lines) => lines.try_receive(&mut self.news, take),
         }
-        let news = &mut self.news;
-        persistent.try_receive_with(|subscriber| {
-            let received = try_receive(subscriber).map(|received| received.map(take));
-            if let Err(end @ (ReceiveError::Ended { .. } | ReceiveError::Gone { .. })) = &received {
-                *news = Some(News::Lost(ErrorChain(end).to_string()));
-            }
-            received
-        })
     }
 
     /// Receives the next value like [`receive`](super::subscription::receive). `None` also when there is news.
@@ -119,5 +176,46 @@ impl Source {
             received => Ok(Some(received)),
         });
         Ok(received?.flatten())
+    }
+}
+
+impl Outlasting {
+    /// Receives the next value. Adds what has happened to the publisher to the news: values of the next one come with the next call.
+    fn try_receive<R>(
+        &mut self,
+        news: &mut VecDeque<News>,
+        take: impl FnOnce(Received<'_>) -> R,
+    ) -> Result<Option<R>, ReceiveError> {
+        let Self { persistent, end, .. } = self;
+        if persistent.is_attached() {
+            let received = persistent.try_receive_with(|subscriber| {
+                let received = try_receive(subscriber).map(|received| received.map(take));
+                if let Err(why @ (ReceiveError::Ended { .. } | ReceiveError::Gone { .. })) = &received {
+                    *end = ErrorChain(why).to_string();
+                }
+                received
+            });
+            self.note_outage(news);
+            return received;
+        }
+        let sought = persistent.try_receive_with(|_| Ok(None::<()>));
+        self.note_outage(news);
+        match sought {
+            Ok(_) if self.is_lost && self.persistent.is_attached() => news.push_back(News::Found),
+            Ok(_) => return Ok(None),
+            Err(ReceiveError::Restarted { .. }) => news.push_back(News::Restarted),
+            Err(error) => return Err(error),
+        }
+        self.is_lost = false;
+        Ok(None)
+    }
+
+    /// Adds the loss of the publisher to the news.
+    fn note_outage(&mut self, news: &mut VecDeque<News>) {
+        let outages = self.persistent.outages();
+        if std::mem::replace(&mut self.outages, outages) != outages {
+            self.is_lost = true;
+            news.push_back(News::Lost(std::mem::take(&mut self.end)));
+        }
     }
 }

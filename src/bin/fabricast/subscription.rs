@@ -19,6 +19,8 @@ pub(crate) struct Received<'a> {
     pub(crate) meta: Meta,
     /// Its key, if the topic is a table.
     pub(crate) key: Option<Keyed<&'a [u8]>>,
+    /// The line that brought it, by its place.
+    pub(crate) line: usize,
 }
 
 /// The key of a value.
@@ -45,7 +47,7 @@ impl<'a> From<Change<&'a [u8], &'a [u8]>> for Received<'a> {
     fn from(change: Change<&'a [u8], &'a [u8]>) -> Self {
         let Change { key: bytes, value, meta, number, replaced, .. } = change;
         let key = Keyed { bytes, number, replaced, is_removed: value.is_none() };
-        Self { bytes: value.unwrap_or_default(), meta, key: Some(key) }
+        Self { bytes: value.unwrap_or_default(), meta, key: Some(key), line: 0 }
     }
 }
 
@@ -59,7 +61,7 @@ impl From<SnapshotEntry<Vec<u8>, Vec<u8>>> for Value {
 
 /// A copy of a value, to be kept.
 pub(crate) fn keep(received: Received<'_>) -> Value {
-    let Received { bytes, meta, key } = received;
+    let Received { bytes, meta, key, .. } = received;
     let key = key.map(|key| Keyed {
         bytes: key.bytes.to_owned(),
         number: key.number,
@@ -75,7 +77,7 @@ pub(crate) fn try_receive(subscriber: &mut AnySubscriber<Raw>) -> Result<Option<
         AnySubscriber::Table(table) => Ok(table.try_change()?.map(Received::from)),
         other => {
             let sample = other.try_receive_ref()?;
-            Ok(sample.map(|sample| Received { bytes: sample.bytes, meta: sample.meta, key: None }))
+            Ok(sample.map(|sample| Received { bytes: sample.bytes, meta: sample.meta, key: None, line: 0 }))
         }
     }
 }

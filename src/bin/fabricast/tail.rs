@@ -22,25 +22,28 @@ pub(crate) use self::arguments::Arguments;
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
     let target = &arguments.target;
     let delivery = if arguments.push { Delivery::Push } else { Delivery::Pull };
-    let source = setting.follow(target, delivery, arguments.start(), arguments.is_until_end())?;
+    let (lines, until_end) = (arguments.line.of(target)?, arguments.is_until_end());
+    let source = setting.follow(lines, delivery, arguments.start(), until_end)?;
     // Only now: until here Ctrl-C has its default effect.
     let interrupt = Interrupt::install()?;
     let (duration, form) = (arguments.duration, arguments.form.form());
     let followed = Followed { target, doing: "following", duration, is_json: form == Form::Json };
     let mut arrivals = Arrivals::new(source, followed, &interrupt);
-    let Some(subscriber) = arrivals.begin()? else { return Ok(Exit::Done) };
-    let filter = arguments.keys.apply(subscriber, target)?;
-    let (newest, printer) = (subscriber.newest_at_start(), Printer::new(subscriber, form));
-    match subscriber {
+    let Some(filter) = arrivals.begin(&arguments.keys)? else { return Ok(Exit::Done) };
+    let Some(subscriber) = arrivals.current() else { return Ok(Exit::Done) };
+    let (newest, printer) = (arrivals.newest_at_start(), Printer::new(subscriber, form));
+    let exit = match subscriber {
         AnySubscriber::Log(_) => records(arguments, &mut arrivals, (printer, filter, newest)),
         AnySubscriber::Table(_) => table::run(arguments, &mut arrivals, (printer, newest)),
         _ => {
             let (found, instead) =
                 (subscriber.kind(), "`fabricast get` and `fabricast watch` show its values");
             let sentence = format!("{target} is a {found} topic, which holds no records: {instead}");
-            Err(Failure::usage(sentence))
+            return Err(Failure::usage(sentence));
         }
-    }
+    }?;
+    arrivals.summarize();
+    Ok(exit)
 }
 
 /// Prints the records of a log.

@@ -10,7 +10,7 @@ use super::failure::{Exit, Failure};
 use super::interrupt::Interrupt;
 use super::keys::KeyArguments;
 use super::printer::{Form, Printer};
-use super::setting::{EndArgument, Setting, Way, target};
+use super::setting::{EndArgument, LineArguments, Setting, Way, target};
 use super::subscription::keep;
 use super::units::duration;
 
@@ -44,6 +44,15 @@ found, and whether it continues or has restarted: then its sequences begin anew.
 are also lines of standard output, {\"topic\",\"event\",\"epoch\"}: the event is lost, resumed (also of
 the first publisher) or restarted. With --until-end the command ends with the publisher.
 
+With --line, several publishers of the same values, with the same sequences and the same named
+epoch, are lines of one topic. Each value is shown once, from the line that has it first, and no
+record is lost as long as one line has it. Standard error says when the publisher of a line is
+lost, found, or of another epoch (out of step), and at the end what each line brought. With --json
+the events of a line also have \"line\"; records that no line has are lost for the reason missing.
+With --until-end the command ends when no line has a publisher any more. A hung publisher is
+reported while other lines bring values, too; the exit code is 5 only if all that are attached are
+hung.
+
 The exit code is 0 after --count values, after --for if a value arrived, and at Ctrl-C; 1 when no
 value arrived within --for, or the next topic is of another kind; 5 when the publisher is hung at
 the start, or no value arrived within --for because it is. With --until-end it is 0 or 1 when the
@@ -56,7 +65,8 @@ Examples:
   fabricast watch shm:quotes/EURUSD --count 10 --json
   fabricast watch shm:quotes/EURUSD --for 5s --delivery push
   fabricast watch shm:quotes/EURUSD --until-end
-  fabricast watch shm:quotes/fx --key 'EUR*'";
+  fabricast watch shm:quotes/fx --key 'EUR*'
+  fabricast watch shm:a/trades --line shm:b/trades";
 
 /// Arguments of `watch`.
 #[derive(Debug, Args)]
@@ -65,6 +75,8 @@ pub(crate) struct Arguments {
     /// The topic, as in shm:NODE/TOPIC, or NODE/TOPIC for short.
     #[arg(value_parser = target)]
     target: Target,
+    #[command(flatten)]
+    line: LineArguments,
     #[command(flatten)]
     keys: KeyArguments,
     /// End after this many values.
@@ -85,15 +97,15 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
     let target = &arguments.target;
-    let source =
-        setting.follow(target, arguments.delivery.into(), LogStart::Newest, arguments.end.until_end)?;
+    let (lines, until_end) = (arguments.line.of(target)?, arguments.end.until_end);
+    let source = setting.follow(lines, arguments.delivery.into(), LogStart::Newest, until_end)?;
     // Only now: until here Ctrl-C has its default effect.
     let interrupt = Interrupt::install()?;
     let (duration, is_json) = (arguments.duration, arguments.json);
     let followed = Followed { target, doing: "watching", duration, is_json };
     let mut arrivals = Arrivals::new(source, followed, &interrupt);
-    let Some(subscriber) = arrivals.begin()? else { return Ok(Exit::Done) };
-    let mut filter = arguments.keys.apply(subscriber, target)?;
+    let Some(mut filter) = arrivals.begin(&arguments.keys)? else { return Ok(Exit::Done) };
+    let Some(subscriber) = arrivals.current() else { return Ok(Exit::Done) };
     let mut printer = Printer::new(subscriber, if is_json { Form::Json } else { Form::Text });
     while arguments.count.is_none_or(|count| printer.shown() < count) {
         match arrivals.next(keep)? {
@@ -117,5 +129,6 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
             Arrival::Over(_) | Arrival::Interrupted => break,
         }
     }
+    arrivals.summarize();
     Ok(Exit::Done)
 }

@@ -29,6 +29,18 @@ pub(super) enum Newest<V> {
     Unread(Sequence),
 }
 
+impl<V> Newest<V> {
+    /// The same with `change` of the value.
+    pub(super) fn map<W>(self, change: impl FnOnce(V) -> W) -> Newest<W> {
+        match self {
+            Self::Value(value) => Newest::Value(change(value)),
+            Self::Nothing => Newest::Nothing,
+            Self::Ended => Newest::Ended,
+            Self::Unread(sequence) => Newest::Unread(sequence),
+        }
+    }
+}
+
 /// Reads the newest value within this time.
 pub(super) fn newest(
     subscriber: &mut AnySubscriber<Raw>,

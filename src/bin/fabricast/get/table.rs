@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use fabricast::{AnySubscriber, DecodeError, Raw, ReceiveError, SnapshotEntry, Target};
+use fabricast::{AnySubscriber, DecodeError, Raw, ReceiveError, Sequence, Snapshot, SnapshotEntry, Target};
 
 use super::super::clock::Deadline;
 use super::super::failure::{Exit, Failure};
@@ -80,36 +80,55 @@ pub(super) fn no_key(
     Failure::new(Exit::No, format!("{target} has no key {key:?}{damaged}: {what}"))
 }
 
-/// Prints all keys of a table and their values as of one commit.
-pub(super) fn print_all(
+/// All entries of a table as of one commit.
+#[derive(Debug)]
+pub(super) struct Entries {
+    pub(super) sequence: Sequence,
+    entries: Vec<SnapshotEntry<Vec<u8>, Vec<u8>>>,
+    /// Entries that are missing.
+    damaged: usize,
+}
+
+impl Entries {
+    /// Whether the table has no keys.
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.damaged == 0
+    }
+}
+
+/// Reads all entries of a table, waiting this long for the first one.
+pub(super) fn all(
     subscriber: &mut AnySubscriber<Raw>,
-    target: &Target,
-    (form, wait): (Form, Duration),
+    wait: Duration,
     interrupt: &Interrupt,
-) -> Result<Exit, Failure> {
-    let schemas = Schemas::of(subscriber);
+) -> Result<Newest<Entries>, Failure> {
     let deadline = Deadline::after(wait);
-    let (entries, damaged) = loop {
+    loop {
         if let AnySubscriber::Table(table) = &mut *subscriber {
-            let entries = table.snapshot(SNAPSHOT_TIMEOUT)?.entries;
-            if !entries.is_empty() || table.suspect_count() > 0 {
-                break (entries, table.suspect_count());
+            let Snapshot { sequence, entries, .. } = table.snapshot(SNAPSHOT_TIMEOUT)?;
+            let entries = Entries { sequence, entries, damaged: table.suspect_count() };
+            if !entries.is_empty() || deadline.is_over() {
+                return Ok(Newest::Value(entries));
             }
-        }
-        if deadline.is_over() {
-            let what = format!("{}, or watch the topic with `fabricast watch`", advice_to_wait(wait));
-            return Err(Failure::new(Exit::No, format!("{target} has no keys: {what}")));
         }
         match receive(subscriber, deadline.left().min(LOOK_INTERVAL), interrupt, |_| ()) {
-            _ if interrupt.came() => return Ok(Exit::Interrupted),
+            _ if interrupt.came() => return Ok(Newest::Nothing),
             Ok(None) if is_abandoned() => return Err(Failure::ClosedPipe),
             Ok(_) | Err(ReceiveError::Contended { .. }) => {}
-            Err(ReceiveError::Ended { .. }) => {
-                return Err(Failure::new(Exit::No, format!("{target} has no keys: it has ended")));
-            }
+            Err(ReceiveError::Ended { .. }) => return Ok(Newest::Ended),
             Err(error) => return Err(error.into()),
         }
-    };
+    }
+}
+
+/// Prints all keys of a table and their values.
+pub(super) fn print_all(
+    subscriber: &AnySubscriber<Raw>,
+    target: &Target,
+    Entries { entries, damaged, .. }: Entries,
+    form: Form,
+) -> Result<Exit, Failure> {
+    let schemas = Schemas::of(subscriber);
     let mut out = std::io::stdout().lock();
     for value in &in_order(entries, &schemas)? {
         let undecodable = |source| undecodable(value, source);

@@ -1,6 +1,6 @@
 //! Lines as entries of a table.
 
-use fabricast::{Node, Payload, PublishError, TablePublisher, TopicName};
+use fabricast::{Epoch, Node, Payload, PublishError, TablePublisher, TopicName};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::super::failure::Failure;
@@ -40,6 +40,8 @@ pub(super) struct Opening<'a> {
     pub(super) capacity: usize,
     /// The longest value together with its key, bytes.
     pub(super) len_max: usize,
+    /// Its epoch, unless a random one.
+    pub(super) epoch: Option<Epoch>,
 }
 
 impl Opening<'_> {
@@ -62,9 +64,12 @@ impl Opening<'_> {
     fn publisher_of<V: Serialize + DeserializeOwned + Send + 'static>(
         self,
     ) -> Result<Box<dyn Publisher>, Failure> {
-        let Self { node, topic, capacity, len_max } = self;
+        let Self { node, topic, capacity, len_max, epoch } = self;
         let key_len_max = (KEY_LEN_MAX + TEXT_OVERHEAD).min(len_max.saturating_sub(1));
-        let builder = node.table_publisher::<String, V>(topic.as_str()).capacity(capacity);
+        let mut builder = node.table_publisher::<String, V>(topic.as_str()).capacity(capacity);
+        if let Some(epoch) = epoch {
+            builder = builder.epoch(epoch);
+        }
         Ok(Box::new(builder.payload_len_max(len_max).key_len_max(key_len_max).open()?))
     }
 }

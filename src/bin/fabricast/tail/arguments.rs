@@ -8,7 +8,7 @@ use fabricast::{LogStart, Sequence, Target};
 use super::super::failure::{Exit, Failure};
 use super::super::keys::KeyArguments;
 use super::super::printer::FormArguments;
-use super::super::setting::target;
+use super::super::setting::{LineArguments, target};
 use super::super::subscription::Value;
 use super::super::units::duration;
 
@@ -46,7 +46,8 @@ With --follow, when the publisher is gone, or ends the topic, the command waits 
 one of the same epoch continues after the last record, and of any other all records are shown. A
 topic that does not exist yet is waited for, and shown from its first record on. Standard error
 says so; with --json there are lines {\"topic\",\"event\",\"epoch\"}: see `fabricast watch --help`.
-With --until-end the command ends with the publisher.
+With --until-end the command ends with the publisher. With --line, several publishers of the same
+values are lines of one topic: see `fabricast watch --help`.
 
 The exit code is 0 when it is done, after --count records, and at Ctrl-C; 1 when no record arrived
 within --for, or, without --follow, when --from is beyond the newest record or no key that matches
@@ -63,7 +64,8 @@ Examples:
   fabricast tail shm:exchange/trades --follow --until-end    until the publisher ends
   fabricast tail shm:camera/frames --last 1 --raw > frame.bin
   fabricast tail shm:quotes/fx --last 3 --follow --key 'EUR*'
-  fabricast tail shm:exchange/orders --last 3 --follow --key AAPL";
+  fabricast tail shm:exchange/orders --last 3 --follow --key AAPL
+  fabricast tail shm:a/trades --line shm:b/trades --follow";
 
 /// Arguments of `tail`.
 #[derive(Debug, Args)]
@@ -72,6 +74,8 @@ pub(crate) struct Arguments {
     /// The topic, a log, table or feed, as in shm:NODE/TOPIC, or NODE/TOPIC for short.
     #[arg(value_parser = target)]
     pub(super) target: Target,
+    #[command(flatten)]
+    pub(super) line: LineArguments,
     #[command(flatten)]
     pub(super) keys: KeyArguments,
     /// Begin this many records before the next one, or with the oldest available.

@@ -1,0 +1,278 @@
+//! A topic followed on several lines: publishers of the same values.
+
+use std::collections::VecDeque;
+
+use fabricast::{
+    AnySubscriber, Change, ControlError, LineReport, Lines, Liveness, Persistent, Raw, ReceiveError, Schema,
+    Sequence, Target,
+};
+
+use super::failure::{Exit, Failure};
+use super::news::{LineEvent, LineNews, News};
+use super::subscription::{Keyed, Received};
+
+/// Values received between two checks of the lines.
+const LOOK_EVERY: u32 = 64;
+
+/// The subscriber of all lines.
+#[derive(Debug)]
+pub(crate) struct FollowedLines {
+    lines: Lines<AnySubscriber<Raw>>,
+    /// What was reported of each line.
+    reported: Vec<Reported>,
+    /// A value that comes after news.
+    held: Option<Change<Vec<u8>, Vec<u8>>>,
+    /// Values since the lines were last checked.
+    unlooked: u32,
+    /// The line that brought the last value, and the schema of values that the command knows.
+    brought: Option<usize>,
+    schema: Option<Schema>,
+    /// End when no line has a publisher any more.
+    until_end: bool,
+}
+
+/// What was reported of a line.
+#[derive(Clone, Copy, Debug, Default)]
+struct Reported {
+    /// It has no publisher. A connection that breaks does not mean that yet.
+    is_lost: bool,
+    /// It had a publisher before.
+    was_found: bool,
+    outages: u64,
+    /// The values it had brought when its heart was last checked.
+    brought: u64,
+}
+
+impl FollowedLines {
+    pub(crate) fn new(lines: Lines<AnySubscriber<Raw>>, until_end: bool) -> Self {
+        let status = |line: &LineReport| Reported {
+            is_lost: !line.is_attached,
+            was_found: line.is_attached,
+            outages: line.outages,
+            brought: 0,
+        };
+        let reported = lines.report().iter().map(status).collect();
+        let schema = lines.current().map(|subscriber| subscriber.schema().clone());
+        Self { lines, reported, held: None, unlooked: 0, brought: None, schema, until_end }
+    }
+
+    /// The subscriber of the line that brought the last value, or else of one that is received, or was last.
+    pub(crate) fn current(&self) -> Option<&AnySubscriber<Raw>> {
+        self.lines.current()
+    }
+
+    /// How many lines there are.
+    pub(crate) fn count(&self) -> usize {
+        self.reported.len()
+    }
+
+    /// The publisher of a line.
+    pub(crate) fn target(&self, line: usize) -> Option<&Target> {
+        self.lines.line(line).map(Persistent::target)
+    }
+
+    /// Whether a line has a publisher, as far as it knows.
+    pub(crate) fn has_publisher(&self, line: usize) -> bool {
+        self.lines.line(line).is_some_and(Persistent::is_attached)
+    }
+
+    /// Whether the publisher of a line is alive; `None` if it has none, or that cannot be seen. One that has brought values since the
+    /// last call is: over a wire the question takes a round trip.
+    pub(crate) fn liveness(&mut self, line: usize) -> Option<Liveness> {
+        let subscriber = self.lines.attached(line)?;
+        let brought = subscriber.stats().received;
+        let before = &mut self.reported.get_mut(line)?.brought;
+        match std::mem::replace(before, brought) != brought {
+            true => Some(Liveness::Live),
+            false => Liveness::of(subscriber),
+        }
+    }
+
+    /// Applies a setting to the subscriber of each line, also of publishers found later.
+    pub(crate) fn configure(&mut self, setting: impl Fn(&mut AnySubscriber<Raw>) + Send + Sync + 'static) {
+        self.lines.configure(setting);
+    }
+
+    /// Whether a line has a publisher, as far as they know.
+    pub(crate) fn is_attached(&self) -> bool {
+        self.lines.report().iter().any(|line| line.is_attached)
+    }
+
+    /// The last value that was received; of a table, the commit up to which all were.
+    pub(crate) fn last(&self) -> Sequence {
+        if !self.is_table() {
+            return self.lines.last();
+        }
+        let report = self.lines.report().into_iter();
+        report.filter(|line| line.is_in_step).map(|line| line.last).max().unwrap_or_default()
+    }
+
+    /// The last value that the publishers had published when the command started.
+    pub(crate) fn newest_at_start(&self) -> Sequence {
+        let lines = (0..).map_while(|index| self.lines.line(index)).zip(self.lines.report());
+        let same = lines.filter(|(_, report)| report.is_in_step).filter_map(|(line, _)| line.current());
+        same.map(AnySubscriber::newest_at_start).max().unwrap_or_default()
+    }
+
+    fn is_table(&self) -> bool {
+        matches!(self.current(), Some(AnySubscriber::Table(_)))
+    }
+
+    /// Receives the next value, if a line has it, and returns `take` of it. Adds what has happened to the lines to the news: then the
+    /// value comes with the next call.
+    pub(crate) fn try_receive<R>(
+        &mut self,
+        news: &mut VecDeque<News>,
+        take: impl FnOnce(Received<'_>) -> R,
+    ) -> Result<Option<R>, ReceiveError> {
+        if let Some(change) = self.held.take() {
+            return Ok(Some(take(self.received(&change))));
+        }
+        let had_topic = self.lines.epoch().is_some();
+        match self.lines.try_change() {
+            Ok(Some(change)) => {
+                self.unlooked += 1;
+                if !had_topic || self.unlooked >= LOOK_EVERY {
+                    self.note_changes(news);
+                }
+                if self.brought != self.lines.brought() {
+                    self.brought = self.lines.brought();
+                    self.note_type(news);
+                }
+                if !news.is_empty() {
+                    self.held = Some(change);
+                    return Ok(None);
+                }
+                Ok(Some(take(self.received(&change))))
+            }
+            Ok(None) => {
+                self.note_changes(news);
+                self.end_if_over().map(|()| None)
+            }
+            Err(ReceiveError::OutOfStep { line: target, epoch, expected }) => {
+                self.note_changes(news);
+                let event = LineEvent::OutOfStep { expected };
+                news.push_back(News::Line(LineNews { target: *target, epoch: Some(epoch), event }));
+                Ok(None)
+            }
+            Err(ReceiveError::Restarted { .. }) => {
+                self.note_changes(news);
+                news.push_back(News::Restarted);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Adds to the news that values are of another type than those before.
+    fn note_type(&mut self, news: &mut VecDeque<News>) {
+        let schema = self.lines.current().map(AnySubscriber::schema);
+        if schema != self.schema.as_ref() {
+            self.schema = schema.cloned();
+            news.push_back(News::Retyped);
+        }
+    }
+
+    /// Adds what has happened to the lines since the last call to the news.
+    fn note_changes(&mut self, news: &mut VecDeque<News>) {
+        self.unlooked = 0;
+        for (line, reported) in self.lines.report().into_iter().zip(&mut self.reported) {
+            let mut note = |event| {
+                let LineReport { target, epoch, .. } = line.clone();
+                news.push_back(News::Line(LineNews { target, epoch, event }));
+            };
+            let was_lost = line.outages != reported.outages;
+            if was_lost && !reported.is_lost {
+                note(LineEvent::Lost(if line.has_ended {
+                    "the topic has ended"
+                } else {
+                    "the publisher is gone"
+                }));
+            }
+            if line.is_attached && line.is_in_step && (was_lost || reported.is_lost) {
+                note(LineEvent::Found { is_first: !reported.was_found });
+            }
+            reported.outages = line.outages;
+            reported.is_lost = !line.is_attached && (was_lost || reported.is_lost);
+            reported.was_found |= line.is_attached;
+        }
+        if !news.is_empty() {
+            self.note_type(news);
+        }
+    }
+
+    /// A change as it is received.
+    fn received<'a>(&self, change: &'a Change<Vec<u8>, Vec<u8>>) -> Received<'a> {
+        let Change { key, value, meta, number, replaced, .. } = change;
+        let (bytes, is_removed) = (value.as_deref().unwrap_or_default(), value.is_none());
+        let key = Keyed { bytes: key.as_slice(), number: *number, replaced: *replaced, is_removed };
+        let line = self.lines.brought().unwrap_or_default();
+        Received { bytes, meta: *meta, key: Some(key).filter(|_| self.is_table()), line }
+    }
+
+    /// Fails when all is received of the last publishers, and the command is not to wait for others.
+    fn end_if_over(&self) -> Result<(), ReceiveError> {
+        if !self.until_end {
+            return Ok(());
+        }
+        let report = self.lines.report();
+        let same: Vec<&LineReport> = report.iter().filter(|line| line.is_in_step).collect();
+        let last = self.last();
+        if self.reported.iter().any(|reported| !reported.is_lost) || same.iter().any(|line| line.last > last)
+        {
+            return Ok(());
+        }
+        if same.iter().any(|line| line.has_ended) {
+            return Err(ReceiveError::Ended { published: last });
+        }
+        Err(ReceiveError::Gone { source: ControlError::Disconnected })
+    }
+
+    /// Prints what is known of each line on standard error.
+    pub(crate) fn summarize(&self) {
+        for line in self.lines.report() {
+            Failure::new(Exit::Done, sentence(&line)).note();
+        }
+    }
+
+    /// Prints on standard error which lines have no publisher yet, and why. An error if none has one, and why the first has not.
+    pub(crate) fn note_absent(&self) -> Result<(), Failure> {
+        let lines = (0..).map_while(|index| self.lines.line(index));
+        let absent = lines.filter_map(|line| Some((line.target(), line.open_error()?)));
+        let failures: Vec<Failure> =
+            absent.map(|(target, error)| Failure::from(error).at(&target.address)).collect();
+        let all_hung = failures.iter().all(|failure| failure.exit() == Exit::Hung);
+        let is_waited_for = |failure: &Failure| match failure.exit() {
+            Exit::Hung => !all_hung,
+            exit => matches!(exit, Exit::Unreachable | Exit::Gone),
+        };
+        let fatal = |failure: &&Failure| self.until_end || !is_waited_for(failure);
+        if !self.is_attached()
+            && let Some(failure) = failures.iter().find(fatal)
+        {
+            return Err(Failure::new(failure.exit(), failure));
+        }
+        for failure in failures {
+            let what = if self.until_end { "other lines are read" } else { "waiting for a publisher" };
+            Failure::new(failure.exit(), format!("{failure}; {what}")).note();
+        }
+        Ok(())
+    }
+}
+
+/// What is known of a line, for people.
+fn sentence(line: &LineReport) -> String {
+    let LineReport { target, first, duplicates, lost, outages, behind, .. } = line;
+    let now = match (line.is_attached, line.is_in_step) {
+        (false, _) => ", without a publisher".to_owned(),
+        (true, false) => ", out of step".to_owned(),
+        (true, true) if *behind > 0 => format!(", {behind} behind"),
+        (true, true) => String::new(),
+    };
+    let outages = match outages {
+        0 => String::new(),
+        1 => ", lost its publisher once".to_owned(),
+        outages => format!(", lost its publisher {outages} times"),
+    };
+    format!("{target}: first with {first} values, {duplicates} duplicates, {lost} lost{outages}{now}")
+}

@@ -1,0 +1,86 @@
+//! What happens to publishers that are followed.
+
+use fabricast::{Epoch, Target};
+use serde::Serialize;
+
+/// What happens to a publisher, or to one of several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    /// It is gone, or has ended the topic: why.
+    Lost(String),
+    /// A publisher of the same epoch, or the first one, was found.
+    Found,
+    /// A publisher of another epoch was found.
+    Restarted,
+    /// Something has happened to one of several lines.
+    Line(LineNews),
+    /// The next values are of another type: another line brings them.
+    Retyped,
+}
+
+/// What happens to a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LineNews {
+    pub(crate) target: Target,
+    /// The epoch of its publisher, or of the last one.
+    pub(crate) epoch: Option<Epoch>,
+    pub(crate) event: LineEvent,
+}
+
+/// What may happen to a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum LineEvent {
+    /// Its publisher is gone, or has ended the topic: why.
+    Lost(&'static str),
+    /// A publisher was found, the first one or another.
+    Found { is_first: bool },
+    /// Its publisher has another epoch than the others, which is this one.
+    OutOfStep { expected: Epoch },
+}
+
+/// News as a line of JSON.
+#[derive(Debug, Serialize)]
+pub(crate) struct NewsLine<'a> {
+    pub(crate) topic: &'a str,
+    pub(crate) event: &'static str,
+    pub(crate) epoch: Option<String>,
+    /// Of one of several lines only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) line: Option<String>,
+}
+
+impl News {
+    /// The name of the event, and what happened, for people. A first publisher is called found.
+    pub(crate) fn described(&self, is_first: bool) -> (&'static str, String) {
+        match self {
+            Self::Lost(why) => ("lost", format!("{why}; waiting for a publisher")),
+            Self::Found if is_first => ("resumed", "its publisher was found".to_owned()),
+            Self::Found => ("resumed", "the publisher is back and continues".to_owned()),
+            Self::Restarted => ("restarted", "the publisher has restarted: sequences begin anew".to_owned()),
+            Self::Line(news) => news.described(),
+            Self::Retyped => ("retyped", "values are of another type".to_owned()),
+        }
+    }
+}
+
+/// What is wrong with a line of another epoch than this.
+pub(crate) fn other_epoch(epoch: Option<Epoch>, expected: Epoch) -> String {
+    if epoch == Some(expected) {
+        return "its topic is of another kind than those of other lines: it is left out".to_owned();
+    }
+    let epoch = epoch.map_or_else(|| "another epoch".to_owned(), |epoch| format!("epoch {epoch}"));
+    format!(
+        "its publisher has {epoch}, other lines have {expected}: it is left out; publish all with the same epoch"
+    )
+}
+
+impl LineNews {
+    fn described(&self) -> (&'static str, String) {
+        match self.event {
+            LineEvent::Lost(why) => ("lost", why.to_owned()),
+            LineEvent::Found { is_first: true } => ("resumed", "its publisher was found".to_owned()),
+            LineEvent::Found { is_first: false } => ("resumed", "the publisher is back".to_owned()),
+            LineEvent::OutOfStep { expected } => ("out of step", other_epoch(self.epoch, expected)),
+        }
+    }
+}

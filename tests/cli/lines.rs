@@ -1,0 +1,360 @@
+//! `watch`, `tail`, `hz` and `get` of several publishers of the same values.
+
+use fabricast::{Epoch, Node, TablePublisher};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::support::{Place, Running, json as parsed, wait_until};
+
+const A: &str = "shm:a/t";
+const B: &str = "shm:b/t";
+
+/// Starts a publisher of an epoch, and waits for its topic.
+fn publish(place: &Place, kind: &str, (target, epoch): (&str, &str), values: &[&str]) -> Running {
+    let mut publisher = place.start(&["pub", target, "--kind", kind, "--epoch", epoch, "--quiet"]);
+    values.iter().for_each(|value| publisher.write(value));
+    let (address, _) = target.split_once('/').unwrap();
+    let count = values.len() as u64;
+    wait_until("the values", || place.list(&[address]).iter().any(|row| row["sequence"] == count));
+    publisher
+}
+
+/// Starts a command of both lines.
+fn start(place: &Place, verb: &[&str]) -> Running {
+    place.start(&[&verb[..1], &[A, "--line", B], &verb[1..]].concat())
+}
+
+/// Waits until each line has so many subscribers.
+fn wait_for_readers(place: &Place, count: u64) {
+    for target in [A, B] {
+        wait_until("the readers", || {
+            let report = parsed(place.run(&["info", target, "--json"]).printed());
+            let mut counters = report["counters"].as_array().unwrap().iter();
+            // One more reads the counters.
+            counters.any(|counter| counter["name"] == "pull subscribers" && counter["value"] == count + 1)
+        });
+    }
+}
+
+/// The next value, and the events before it: their names and lines.
+#[track_caller]
+fn next(running: &Running) -> (Value, Vec<(String, String)>) {
+    let mut events = Vec::new();
+    loop {
+        let line = parsed(&running.line());
+        let text = |name: &str| line[name].as_str().unwrap_or_default().to_owned();
+        match line.get("event") {
+            Some(_) => events.push((text("event"), text("line"))),
+            None => return (line, events),
+        }
+    }
+}
+
+/// Checks the sequences and values that come next, and returns the events among them.
+#[track_caller]
+fn assert_next(running: &Running, expected: impl IntoIterator<Item = u64>) -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    for number in expected {
+        let (line, events) = next(running);
+        assert_eq!(
+            (&line["sequence"], &line["value"]),
+            (&json!(number), &json!(number.to_string())),
+            "{line}"
+        );
+        all.extend(events);
+    }
+    all
+}
+
+/// The next event, which comes without a value.
+#[track_caller]
+fn next_event(running: &Running) -> (String, String) {
+    let line = parsed(&running.line());
+    assert!(line["value"].is_null(), "{line}");
+    event(line["event"].as_str().unwrap(), line["line"].as_str().unwrap())
+}
+
+fn event(name: &str, line: &str) -> (String, String) {
+    (name.to_owned(), line.to_owned())
+}
+
+fn kill(publisher: Running) {
+    publisher.signal(Signal::KILL);
+    publisher.end();
+}
+
+#[test]
+fn records_come_once_though_each_publisher_is_killed() {
+    let place = Place::new();
+    let mut a = publish(&place, "log", (A, "2611"), &[]);
+    let mut b = publish(&place, "log", (B, "2611"), &[]);
+    let tail = start(&place, &["tail", "--follow", "--json", "--count", "9"]);
+    for value in ["1", "2", "3"] {
+        a.write(value);
+    }
+    b.write("1");
+    assert_eq!(assert_next(&tail, 1..=3), []);
+    kill(a);
+    for value in ["2", "3", "4", "5"] {
+        b.write(value);
+    }
+    let mut events = assert_next(&tail, 4..=5);
+    // It publishes all values again.
+    let mut a = publish(&place, "log", (A, "2611"), &["1", "2", "3", "4", "5", "6"]);
+    events.extend(assert_next(&tail, [6]));
+    kill(b);
+    for value in ["7", "8", "9"] {
+        a.write(value);
+    }
+    events.extend(assert_next(&tail, 7..=9));
+    assert_eq!(events[..2], [event("lost", A), event("resumed", A)], "{events:?}");
+    let ended = tail.end();
+    assert_eq!((ended.code, ended.out.lines().filter(|line| !line.contains("event")).count()), (Some(0), 0));
+    for part in [
+        "shm:a/t: the publisher is gone",
+        "shm:a/t: the publisher is back",
+        "shm:a/t: first with ",
+        "shm:b/t: first with ",
+    ] {
+        assert!(ended.error.contains(part), "{part}: {ended:?}");
+    }
+    assert!(ended.error.contains("lost its publisher once"), "{ended:?}");
+}
+
+#[test]
+fn changes_of_a_table_come_once_with_their_numbers() {
+    let place = Place::new();
+    let (mut a, mut b) =
+        (publish(&place, "table", (A, "1"), &["EUR\t1"]), publish(&place, "table", (B, "1"), &["EUR\t1"]));
+    let watch = start(&place, &["watch", "--json", "--key", "E*"]);
+    let assert_change = |number: u64| {
+        let (line, events) = next(&watch);
+        let found = (&line["key"], &line["value"], &line["number"]);
+        assert_eq!(found, (&json!("EUR"), &json!(number.to_string()), &json!(number)), "{line}");
+        events
+    };
+    assert_eq!(assert_change(1), []);
+    for publisher in [&mut a, &mut b] {
+        publisher.write("EUR\t2");
+    }
+    assert_eq!(assert_change(2), []);
+    kill(a);
+    assert_eq!(next_event(&watch), event("lost", A));
+    b.write("USD\t1");
+    b.write("EUR\t3");
+    assert_eq!(assert_change(3), []);
+    watch.signal(Signal::INT);
+    let ended = watch.end();
+    assert_eq!((ended.code, ended.out.as_str()), (Some(0), ""), "{ended:?}");
+    assert!(ended.error.contains("shm:a/t: first with ") && ended.error.contains("without a publisher"));
+}
+
+#[test]
+fn publisher_of_another_epoch_is_reported_and_left_out() {
+    let place = Place::new();
+    let mut a = publish(&place, "state", (A, "a"), &["1"]);
+    let mut b = publish(&place, "state", (B, "b"), &["x"]);
+    let watch = start(&place, &["watch", "--json", "--count", "2"]);
+    assert_eq!(assert_next(&watch, [1]), []);
+    b.write("y");
+    assert_eq!(next_event(&watch), event("out of step", B));
+    a.write("2");
+    assert_eq!(assert_next(&watch, [2]), []);
+    let ended = watch.end();
+    assert!(ended.error.contains("shm:b/t: its publisher has epoch 000000000000000b"), "{ended:?}");
+    let ended = place.run(&["get", A, "--line", B]);
+    assert_eq!((ended.code, ended.out.as_str()), (Some(0), "\"2\"\n"));
+    assert!(ended.error.contains("shm:b/t: its publisher has epoch"), "{ended:?}");
+}
+
+#[test]
+fn get_answers_from_the_line_that_is_ahead() {
+    let place = Place::new();
+    place.run(&["get", A, "--line", B]).assert_failure(3, &["shm:a"]);
+    let b = publish(&place, "table", (B, "1"), &["EUR\t1", "EUR\t2"]);
+    let ended = place.run(&["get", A, "EUR", "--line", B]);
+    assert_eq!((ended.code, ended.out.as_str()), (Some(0), "\"2\"\n"), "{ended:?}");
+    assert!(ended.error.contains("shm:a") && ended.error.contains("other lines are read"), "{ended:?}");
+    let a = publish(&place, "table", (A, "1"), &["EUR\t1", "EUR\t2", "EUR\t3"]);
+    for lines in [[A, B], [B, A]] {
+        assert_eq!(place.run(&["get", lines[0], "EUR", "--line", lines[1]]).printed(), "\"3\"\n");
+        assert_eq!(place.run(&["get", lines[0], "--line", lines[1]]).printed(), "EUR\t\"3\"\n");
+    }
+    kill(a);
+    let ended = place.run(&["get", A, "EUR", "--line", B]);
+    assert_eq!((ended.code, ended.out.as_str()), (Some(0), "\"2\"\n"), "{ended:?}");
+    drop(b);
+}
+
+#[test]
+fn last_records_are_those_of_the_line_that_is_ahead() {
+    let place = Place::new();
+    let _a = publish(&place, "log", (A, "1"), &["1", "2", "3", "4"]);
+    let tail = ["tail", A, "--line", B, "--json", "--last", "2"];
+    let values = |place: &Place| -> Vec<Value> {
+        let ended = place.run(&tail);
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        ended.out.lines().map(|line| parsed(line)["value"].take()).collect()
+    };
+    assert_eq!(values(&place), ["3", "4"]);
+    let _b = publish(&place, "log", (B, "1"), &["1", "2"]);
+    assert_eq!(values(&place), ["3", "4"]);
+}
+
+#[test]
+fn command_ends_with_the_last_publisher_if_asked_to() {
+    let place = Place::new();
+    let until_end = ["tail", "--json", "--earliest", "--follow", "--until-end"];
+    start(&place, &until_end).end().assert_failure(3, &["shm:a"]);
+    let mut a = publish(&place, "log", (A, "1"), &[]);
+    let mut b = publish(&place, "log", (B, "1"), &[]);
+    let tail = start(&place, &until_end);
+    a.write("1");
+    let mut events = assert_next(&tail, [1]);
+    kill(a);
+    b.write("1");
+    b.write("2");
+    events.extend(assert_next(&tail, [2]));
+    b.end_input();
+    b.end();
+    assert_eq!(events, [event("lost", A)]);
+    let ended = tail.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.error.contains("shm:b/t: the topic has ended"), "{ended:?}");
+}
+
+#[test]
+fn hz_counts_each_value_once() {
+    let place = Place::new();
+    let mut a = publish(&place, "log", (A, "1"), &[]);
+    let mut b = publish(&place, "log", (B, "1"), &[]);
+    let hz = start(&place, &["hz", "--json"]);
+    let (mut written, mut received) = (0, 0);
+    // It counts what is published after it has begun.
+    wait_until("three values", || {
+        written += 1;
+        a.write(&written.to_string());
+        b.write(&written.to_string());
+        received += parsed(&hz.line())["received"].as_u64().unwrap_or_default();
+        received >= 3
+    });
+    hz.signal(Signal::INT);
+    let ended = hz.end();
+    let summary = parsed(ended.out.lines().last().unwrap());
+    let received = summary["received"].as_u64().unwrap();
+    assert!((3..=written).contains(&received) && summary["lost"] == 0, "{written}: {ended:?}");
+    assert!(ended.error.contains("shm:b/t: first with "), "{ended:?}");
+}
+
+/// A table of this process, of the epoch 1.
+fn table(node: &Node) -> TablePublisher<String, u64> {
+    node.table_publisher("t").epoch(Epoch::new(1).unwrap()).open().unwrap()
+}
+
+#[test]
+fn key_that_the_line_ahead_has_removed_is_gone() {
+    let place = Place::new();
+    let nodes = ["a", "b"].map(|name| place.node(name));
+    let [mut ahead, mut behind] = nodes.each_ref().map(table);
+    for table in [&mut ahead, &mut behind] {
+        table.put("EUR", &1).unwrap();
+    }
+    ahead.put("USD", &2).unwrap();
+    ahead.remove("EUR").unwrap();
+    for [first, other] in [[A, B], [B, A]] {
+        place.run(&["get", first, "EUR", "--line", other]).assert_failure(1, &[A, "no key \"EUR\""]);
+        assert_eq!(place.run(&["get", first, "--line", other]).printed(), "USD\t2\n");
+    }
+    ahead.remove("USD").unwrap();
+    for [first, other] in [[A, B], [B, A]] {
+        place.run(&["get", first, "--line", other]).assert_failure(1, &[A, "no keys"]);
+    }
+    // It goes on while the other one is frozen.
+    let get = place.start(&["get", A, "EUR", "--line", B, "--wait", "60"]);
+    for value in 2..8 {
+        behind.put("EUR", &value).unwrap();
+    }
+    // The values up to 4 have the sequences of commits that the line ahead has.
+    assert!((5..8).contains(&get.line().parse::<u64>().unwrap()));
+    assert_eq!(get.end().code, Some(0));
+}
+
+#[test]
+fn values_are_decoded_with_the_type_of_their_line() {
+    let place = Place::new();
+    let (first, second) = (place.node("a"), place.node("b"));
+    let epoch = Epoch::new(1).unwrap();
+    let mut numbers = first.log_publisher::<u64>("t").epoch(epoch).open().unwrap();
+    let mut texts = second.log_publisher::<String>("t").epoch(epoch).open().unwrap();
+    let tail = start(&place, &["tail", "--follow", "--earliest", "--json"]);
+    for number in 1..=6_u64 {
+        let expected = if number % 2 == 1 { json!(number) } else { json!(number.to_string()) };
+        if number % 2 == 1 {
+            numbers.publish(&number).unwrap();
+        } else {
+            texts.publish(&number.to_string()).unwrap();
+        }
+        let (line, events) = next(&tail);
+        assert_eq!((&line["sequence"], &line["value"]), (&json!(number), &expected), "{events:?}");
+        // The other line brings the same number, in its own form, later.
+        if number % 2 == 1 {
+            texts.publish(&number.to_string()).unwrap();
+        } else {
+            numbers.publish(&number).unwrap();
+        }
+    }
+}
+
+#[test]
+fn hung_publisher_is_reported_with_its_line() {
+    let place = Place::new();
+    let (mut a, b) = (publish(&place, "log", (A, "1"), &[]), publish(&place, "log", (B, "1"), &[]));
+    let watch = start(&place, &["watch", "--json"]);
+    wait_for_readers(&place, 1);
+    a.write("1");
+    assert_eq!(assert_next(&watch, [1]), []);
+    // Not the one that is ahead, and while that brings values.
+    b.signal(Signal::STOP);
+    let (mut written, mut lines) = (1, Vec::new());
+    wait_until("the report", || {
+        written += 1;
+        a.write(&written.to_string());
+        assert_eq!(assert_next(&watch, [written]), []);
+        lines.extend(watch.error_lines());
+        !lines.is_empty()
+    });
+    assert!(lines[0].contains("the publisher of shm:b/t is hung"), "{lines:?}");
+    watch.signal(Signal::INT);
+    assert_eq!(watch.end().code, Some(0));
+    b.signal(Signal::CONT);
+}
+
+#[test]
+fn no_value_ends_watch_with_5_if_all_publishers_are_hung() {
+    let place = Place::new();
+    let (a, b) = (publish(&place, "log", (A, "1"), &[]), publish(&place, "log", (B, "1"), &[]));
+    let of_one = start(&place, &["watch", "--for", "3"]);
+    let of_both = start(&place, &["watch", "--for", "10"]);
+    wait_for_readers(&place, 2);
+    b.signal(Signal::STOP);
+    let line = of_both.error_line();
+    assert!(line.contains("the publisher of shm:b/t is hung"), "{line}");
+    let ended = of_one.end();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    a.signal(Signal::STOP);
+    let ended = of_both.end();
+    assert_eq!(ended.code, Some(5), "{ended:?}");
+    let last = ended.error.lines().last().unwrap();
+    assert!(last.contains("nothing arrived") && last.contains("its publishers are hung"), "{ended:?}");
+    // They cannot be reached any more.
+    place.run(&["watch", A, "--line", B]).assert_failure(5, &[A]);
+}
+
+#[test]
+fn same_line_twice_is_refused() {
+    let place = Place::new();
+    for verb in ["watch", "get", "hz"] {
+        place.run(&[verb, A, "--line", B, "--line", "b/t"]).assert_failure(2, &[B, "two lines"]);
+        place.run(&[verb, A, "--line", A]).assert_failure(2, &[A, "two lines"]);
+    }
+}

@@ -2,8 +2,11 @@
 //! and books. Five subscribers receive the feed by pull, by push, from the middle on, in part, and conflated. It ends by itself,
 //! compares the books of each with those of the engine, and exits with 1 on any difference.
 //!
+//! With `--lines 2`, two processes publish the same day. Each is killed once, and the subscribers miss nothing.
+//!
 //! ```text
 //! cargo run --release --example market_feed
+//! cargo run --release --example market_feed -- --lines 2
 //! ```
 
 #![expect(clippy::disallowed_methods, reason = "an example keeps time with the standard library")]
@@ -11,6 +14,7 @@
 mod book;
 mod check;
 mod engine;
+mod lines;
 mod orders;
 mod publisher;
 mod subscriber;
@@ -28,10 +32,12 @@ use self::subscriber::{PLANS, Subscriber};
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 const USAGE: &str = "usage: market_feed [--rate MESSAGES_PER_SECOND] [--messages NUMBER] [--log-capacity BYTES] \
-                     [--data FILE.csv or FILE.csv.gz] [--fabric shm or verbs]";
+                     [--data FILE.csv or FILE.csv.gz] [--fabric shm or verbs] [--lines 2]";
 const NODE: &str = "market-feed";
 /// Default messages per second: the whole file takes three seconds.
 const RATE: f64 = 12_000.0;
+/// Default messages per second on two lines.
+const LINES_RATE: f64 = 5_000.0;
 /// Default bytes of the log: about two seconds of records at the default rate.
 const LOG_CAPACITY: usize = 1 << 20;
 
@@ -40,6 +46,19 @@ struct Settings {
     log_capacity: usize,
     verbs: bool,
     messages: Vec<Message>,
+    role: Role,
+    /// All of them, for the processes of the lines.
+    arguments: Vec<String>,
+}
+
+/// What the process does.
+#[derive(PartialEq, Eq)]
+enum Role {
+    All,
+    /// Starts the publishers of two lines, and subscribers of both.
+    Lines,
+    /// Publishes a line.
+    Line(String),
 }
 
 fn main() -> ExitCode {
@@ -58,12 +77,27 @@ fn main() -> ExitCode {
 }
 
 fn run(settings: &Settings) -> Outcome<()> {
-    let builder = Node::builder().name(NODE)?;
-    let node = if settings.verbs { builder.rdma("rdma://0.0.0.0")?.open()? } else { builder.open()? };
+    match &settings.role {
+        Role::All => run_all(settings),
+        Role::Lines => lines::run(settings),
+        Role::Line(line) => lines::publish(settings, line),
+    }
+}
+
+/// Opens a node with this name, and returns the feed's address on the fabric that is meant.
+fn open(settings: &Settings, name: &str, port: u16) -> Outcome<(Node, String)> {
+    let builder = Node::builder().name(name)?;
+    let address = format!("rdma://0.0.0.0:{port}");
+    let node = if settings.verbs { builder.rdma(&address)?.open()? } else { builder.open()? };
     // Over RDMA it also listens on this host.
     let is_meant = |at: &&Address| at.is_local() != settings.verbs;
     let at = node.addresses().iter().find(is_meant).ok_or("the node does not listen over that fabric")?;
     let at = format!("{at}/market");
+    Ok((node, at))
+}
+
+fn run_all(settings: &Settings) -> Outcome<()> {
+    let (node, at) = open(settings, NODE, 7471)?;
     let feed = node.feed_publisher("market").capacity(INSTRUMENTS as usize);
     // A book of 80 levels fits.
     let mut feed = feed.log_capacity(settings.log_capacity).record_len_max(128).value_len_max(1024).open()?;
@@ -92,12 +126,12 @@ fn run(settings: &Settings) -> Outcome<()> {
 
 impl Settings {
     fn read(arguments: &[String]) -> Outcome<Self> {
-        let (mut rate, mut count, mut log_capacity) = (RATE, None, LOG_CAPACITY);
-        let (mut data, mut verbs) = (None, false);
+        let (mut rate, mut count, mut log_capacity) = (None, None, LOG_CAPACITY);
+        let (mut data, mut verbs, mut role) = (None, false, Role::All);
         for pair in arguments.chunks(2) {
             match pair {
                 [name, value] if name == "--rate" => {
-                    rate = value.parse().map_err(|error| format!("{name} {value}: {error}"))?;
+                    rate = Some(value.parse().map_err(|error| format!("{name} {value}: {error}"))?);
                 }
                 [name, value] if name == "--messages" => {
                     count = Some(value.parse().map_err(|error| format!("{name} {value}: {error}"))?);
@@ -108,9 +142,15 @@ impl Settings {
                 [name, value] if name == "--data" => data = Some(value.as_str()),
                 [name, value] if name == "--fabric" && value == "shm" => verbs = false,
                 [name, value] if name == "--fabric" && value == "verbs" => verbs = true,
+                [name, value] if name == "--lines" && value == "2" => {
+                    role = if role == Role::All { Role::Lines } else { role };
+                }
+                // The program starts itself so.
+                [name, value] if name == "--line" => role = Role::Line(value.clone()),
                 _ => return Err(USAGE.into()),
             }
         }
+        let rate = rate.unwrap_or(if role == Role::All { RATE } else { LINES_RATE });
         if !(0.001..=1e9).contains(&rate) {
             return Err(format!("{rate} messages per second are not possible: use 0.001 to 1e9").into());
         }
@@ -120,8 +160,9 @@ impl Settings {
             return Err(format!("--messages {count}: the file has {most}, use at most that").into());
         }
         messages.truncate(count);
-        // The limit of an event is a quarter of the log.
-        let longest = event_len_max(&messages);
+        // The limit of an event is a quarter of the log. The process that starts the lines has checked it for them.
+        let is_checked = matches!(role, Role::Line(_));
+        let longest = if is_checked { 0 } else { event_len_max(&messages) };
         let least = 4 * longest;
         if log_capacity < least {
             return Err(format!(
@@ -129,6 +170,6 @@ impl Settings {
             )
             .into());
         }
-        Ok(Self { rate, log_capacity, verbs, messages })
+        Ok(Self { rate, log_capacity, verbs, messages, role, arguments: arguments.to_vec() })
     }
 }

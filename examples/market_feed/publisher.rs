@@ -22,6 +22,8 @@ pub(crate) struct Replay {
     engine: Engine,
     rate: f64,
     began: Instant,
+    /// The time between two lines of progress.
+    progress: Duration,
     pub(crate) messages: u32,
     pub(crate) published: Counts,
     /// The records of each instrument since it was added.
@@ -56,11 +58,30 @@ impl Replay {
             engine: Engine::default(),
             rate,
             began: Instant::now(),
+            progress: PROGRESS,
             messages: 0,
             published: Counts::default(),
             numbers: HashMap::new(),
             lasting: HashSet::new(),
         }
+    }
+
+    /// Begins so long ago: what is due since then is published at once. Prints no progress.
+    pub(crate) fn begun(rate: f64, ago: Duration) -> Self {
+        let began = Instant::now().checked_sub(ago).unwrap_or_else(Instant::now);
+        Self { began, progress: Duration::MAX, ..Self::new(rate) }
+    }
+
+    /// What these messages add up to, published by others.
+    pub(crate) fn of(messages: &[Message]) -> Self {
+        let mut replay = Self::new(1.0);
+        for message in messages {
+            if let Some(event) = replay.engine.process(*message) {
+                replay.count(&event);
+            }
+            replay.messages += 1;
+        }
+        replay
     }
 
     /// Late subscribers are about to be started.
@@ -75,10 +96,11 @@ impl Replay {
             let due = Duration::from_secs_f64(f64::from(self.messages) / self.rate);
             std::thread::sleep(due.saturating_sub(self.began.elapsed()));
             if let Some(event) = self.engine.process(*message) {
-                self.publish_event(&event, feed)?;
+                publish_event(&event, feed)?;
+                self.count(&event);
             }
             self.messages += 1;
-            if self.began.elapsed() - shown >= PROGRESS {
+            if self.began.elapsed() - shown >= self.progress {
                 shown = self.began.elapsed();
                 let (events, instruments) = (self.published.events, feed.len());
                 eprintln!("{} messages, {events} events, {instruments} instruments", self.messages);
@@ -87,20 +109,7 @@ impl Replay {
         Ok(())
     }
 
-    fn publish_event(&mut self, event: &Event, feed: &mut Feed) -> Outcome<()> {
-        let Event { symbol, records, book } = event;
-        let Some((last, others)) = records.split_last() else { return Ok(()) };
-        // An instrument without a book has no orders to trade with: its first event is one record, which adds it.
-        let mut commit = feed.event();
-        for record in others {
-            commit.record(symbol.as_str(), record)?;
-        }
-        if book.is_empty() {
-            commit.remove(symbol.as_str(), last)?;
-        } else {
-            commit.update(symbol.as_str(), last, book)?;
-        }
-        commit.commit();
+    fn count(&mut self, Event { symbol, records, book }: &Event) {
         self.published.events += 1;
         self.published.records += records.len() as u64;
         if book.is_empty() {
@@ -110,7 +119,6 @@ impl Replay {
         } else {
             *self.numbers.entry(symbol.clone()).or_default() += records.len() as u64;
         }
-        Ok(())
     }
 
     /// The engine's books, with the number of records of each.
@@ -119,4 +127,20 @@ impl Replay {
         let books = self.engine.books().into_iter();
         books.map(|(symbol, book)| (symbol.clone(), (book, number(&symbol)))).collect()
     }
+}
+
+fn publish_event(Event { symbol, records, book }: &Event, feed: &mut Feed) -> Outcome<()> {
+    let Some((last, others)) = records.split_last() else { return Ok(()) };
+    // An instrument without a book has no orders to trade with: its first event is one record, which adds it.
+    let mut commit = feed.event();
+    for record in others {
+        commit.record(symbol.as_str(), record)?;
+    }
+    if book.is_empty() {
+        commit.remove(symbol.as_str(), last)?;
+    } else {
+        commit.update(symbol.as_str(), last, book)?;
+    }
+    commit.commit();
+    Ok(())
 }

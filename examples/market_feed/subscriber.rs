@@ -13,9 +13,9 @@ use crate::book::{Book, MarketRecord};
 use crate::engine::{INSTRUMENTS, symbol};
 
 /// How long a subscriber may take to attach, and to end after the last message.
-const TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 /// How long it waits for the next update before it tries again.
-const WAIT: Duration = Duration::from_millis(100);
+pub(crate) const WAIT: Duration = Duration::from_millis(100);
 
 pub(crate) const PLANS: [Plan; 5] = [
     Plan { name: "pull", ..ALL },
@@ -24,7 +24,7 @@ pub(crate) const PLANS: [Plan; 5] = [
     Plan { name: "fifty", delivery: Delivery::Push, notices: true, wants_fifty: true, ..ALL },
     Plan { name: "conflated", interval: Some(Duration::from_millis(50)), ..ALL },
 ];
-const ALL: Plan = Plan {
+pub(crate) const ALL: Plan = Plan {
     name: "",
     delivery: Delivery::Pull,
     notices: false,
@@ -38,11 +38,11 @@ const ALL: Plan = Plan {
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) name: &'static str,
-    delivery: Delivery,
+    pub(crate) delivery: Delivery,
     /// Is woken by the publisher rather than polling.
-    notices: bool,
+    pub(crate) notices: bool,
     /// Takes whole events rather than single updates.
-    by_event: bool,
+    pub(crate) by_event: bool,
     /// Attaches after half of the messages.
     pub(crate) is_late: bool,
     pub(crate) wants_fifty: bool,
@@ -85,10 +85,10 @@ pub(crate) struct Subscriber {
 }
 
 type Feed = FeedSubscriber<String, MarketRecord, Book>;
-type Update = FeedUpdate<String, MarketRecord, Book>;
+pub(crate) type Update = FeedUpdate<String, MarketRecord, Book>;
 
 /// Every sixtieth instrument, the busiest among them.
-fn fifty() -> impl Iterator<Item = String> {
+pub(crate) fn fifty() -> impl Iterator<Item = String> {
     (0..INSTRUMENTS).step_by(60).map(symbol)
 }
 
@@ -137,7 +137,7 @@ impl Plan {
 }
 
 impl Report {
-    fn update(&mut self, update: Update) {
+    pub(crate) fn update(&mut self, update: Update) {
         match update {
             FeedUpdate::Record(record) => self.record(&record),
             FeedUpdate::Value(value) => self.value(value),
@@ -179,9 +179,17 @@ impl Report {
 
 impl Subscriber {
     pub(crate) fn start(plan: &'static Plan, at: &str) -> Self {
-        let ((attach, attached), (send, report)) = (channel(), channel());
         let at = at.to_owned();
-        std::thread::spawn(move || _ = send.send(plan.run(&at, &attach)));
+        Self::start_with(plan, move |attached| plan.run(&at, attached))
+    }
+
+    /// Starts one that receives in another way.
+    pub(crate) fn start_with(
+        plan: &'static Plan,
+        run: impl FnOnce(&Sender<()>) -> Outcome<Report> + Send + 'static,
+    ) -> Self {
+        let ((attach, attached), (send, report)) = (channel(), channel());
+        std::thread::spawn(move || _ = send.send(run(&attach)));
         Self { plan, attached, report }
     }
 

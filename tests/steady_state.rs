@@ -15,7 +15,9 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use fabricast::{Delivery, FeedUpdate, Node, NoticePath, Payload, Pod, Raw, StatePublisher, StateSubscriber};
+use fabricast::{
+    Delivery, Epoch, FeedUpdate, Node, NoticePath, Payload, Pod, Raw, StatePublisher, StateSubscriber,
+};
 use serde::{Deserialize, Serialize};
 
 use self::support::pattern::{Pattern, is_whole};
@@ -54,6 +56,7 @@ const FREE: &[(&str, usize)] = &[
     ("told", 64),
     ("log-told", 64),
     ("log-persistent", 64),
+    ("log-lines", 8),
     ("log-batch-told", 100),
     ("table", 64),
     ("table", 4096),
@@ -264,6 +267,7 @@ fn exercise(dir: &Path, what: &str, delivery: Delivery, len: usize, around: Arou
         "struct" => place.values::<Quote, _>(quote, around),
         "log" | "log-" => place.logs(1, around),
         "log-persistent" => place.persistent_logs(around),
+        "log-lines" => place.lines(around),
         "log-batch" | "log-batch-" => place.logs(30, around),
         "table" | "table-" => place.tables(1, around),
         "table-batch" | "table-batch-" => place.tables(TABLE_BATCH, around),
@@ -420,6 +424,38 @@ impl Place<'_> {
                     Ok(record.map(|record| is_whole(record.bytes, number, len)))
                 });
                 received.expect("a receive").inspect(|is_right| assert!(is_right)).is_some()
+            };
+            let is_at_once = is_there();
+            if !is_at_once {
+                assert!(may_wait, "a record");
+                wait_until("a record", is_there);
+            }
+            is_at_once
+        };
+        repeat(&mut round, around);
+    }
+
+    /// Records of two lines.
+    fn lines(self, around: Around<'_>) {
+        let Self { dir, delivery, .. } = self;
+        let node = |name: &str| {
+            let builder = Node::builder().name(name).expect("a name");
+            builder.runtime_dir(dir).open().expect("a node")
+        };
+        let nodes = ["a", "b"].map(node);
+        let epoch = Epoch::new(1).expect("not zero");
+        let mut publishers =
+            nodes.each_ref().map(|node| node.log_publisher::<u64>("t").epoch(epoch).open().expect("a topic"));
+        let subscribing = Node::builder().runtime_dir(dir).open().expect("a node");
+        let builder = subscribing.log_subscriber::<u64>("shm:a/t").delivery(delivery);
+        let mut subscriber = builder.lines(["shm:b/t"]).open().expect("two subscriptions");
+        let mut number = 0;
+        let mut round = |may_wait: bool| {
+            number += 1;
+            publishers.iter_mut().for_each(|publisher| _ = publisher.publish(&number).expect("it fits"));
+            let mut is_there = || {
+                let received = subscriber.try_receive().expect("a receive");
+                received.inspect(|record| assert_eq!(record.value, number)).is_some()
             };
             let is_at_once = is_there();
             if !is_at_once {

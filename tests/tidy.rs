@@ -68,7 +68,7 @@ const EXAMPLE_LEN_MAX: usize = 80;
 /// Examples whose files may be longer, and why. An example of several files is a folder.
 const LONG_EXAMPLES: &[(&str, usize, &str)] = &[
     ("examples/market_data", 300, "three programs in one file: a feed, a book and a watcher"),
-    ("examples/market_feed", 300, "a matching engine, its feed and five subscribers"),
+    ("examples/market_feed", 300, "a matching engine, its feed, five subscribers, and two lines"),
 ];
 const LINE_LEN_MAX: usize = 140;
 

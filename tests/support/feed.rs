@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fabricast::{FeedPublisher, FeedSubscriber, FeedUpdate, ReceiveError};
+use fabricast::{FeedPublisher, FeedSubscriber, FeedUpdate, Persistent, ReceiveError};
 
 /// Keys of the feed.
 const KEYS: u64 = 70;
@@ -16,6 +16,7 @@ pub(crate) type Value = [u64; 2];
 /// The number of the event, more than once.
 pub(crate) type Record = [u64; 6];
 pub(crate) type Publisher = FeedPublisher<u64, Record, Value>;
+type Received = Result<Option<FeedUpdate<u64, Record, Value>>, ReceiveError>;
 pub(crate) type Subscriber = FeedSubscriber<u64, Record, Value>;
 
 /// Publishes the next event.
@@ -64,20 +65,47 @@ impl Replica {
     /// Receives the next update, if there is one, and checks it. Returns whether there was one.
     pub(crate) fn follow(&mut self, subscriber: &mut Subscriber) -> Result<bool, ReceiveError> {
         let received = subscriber.try_update();
-        let is_recovering = subscriber.is_recovering();
+        self.take(received, subscriber.is_recovering())
+    }
+
+    /// Whether it has received anything of this epoch.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.newest > 0 || !self.pending.is_empty()
+    }
+
+    /// Begins with another epoch. Keeps its counts.
+    pub(crate) fn restart(&mut self) {
+        let Self { lost, values, wanted, .. } = *self;
+        *self = Self { lost, values, wanted, ..Self::default() };
+    }
+
+    /// Like [`Self::follow`], of a persistent subscriber.
+    pub(crate) fn follow_persistent(
+        &mut self,
+        subscriber: &mut Persistent<Subscriber>,
+    ) -> Result<bool, ReceiveError> {
+        let received = subscriber.try_update();
+        let is_complete = |feed: &Subscriber| !feed.is_recovering() && feed.suspects().is_empty();
+        self.take(received, !subscriber.current().is_some_and(is_complete))
+    }
+
+    fn take(&mut self, received: Received, is_recovering: bool) -> Result<bool, ReceiveError> {
         let update = match received {
             Ok(Some(update)) => update,
             Ok(None) => {
                 self.is_incomplete &= is_recovering;
                 return Ok(false);
             }
-            Err(ReceiveError::Lapped { count, .. }) => {
+            Err(ReceiveError::Lapped { count, .. } | ReceiveError::CutOff { count, .. }) => {
                 std::mem::take(&mut self.pending).into_iter().for_each(|update| self.apply(update));
                 self.is_incomplete = true;
                 self.lost += count;
                 return Ok(true);
             }
-            Err(error) => return Err(error),
+            Err(error) => {
+                self.is_incomplete |= matches!(error, ReceiveError::UnreadableValues { .. });
+                return Err(error);
+            }
         };
         let ends_event = update.ends_event();
         self.pending.push(update);

@@ -8,6 +8,7 @@ pub(crate) mod attempts;
 pub(crate) mod cgroup;
 pub(crate) mod feed;
 pub(crate) mod files;
+pub(crate) mod follower;
 #[path = "../../src/testkit/long.rs"]
 pub(crate) mod long;
 pub(crate) mod pattern;

@@ -14,6 +14,9 @@ pub(crate) const SENDS_MAX: u32 = 256;
 pub(crate) const SENDS_RESERVED: u32 = RECEIVES as u32 + SIGNAL_RECEIVES as u32 + 1;
 /// READs that one connection has in flight, and serves, at a time.
 pub(crate) const READS_MAX: u8 = 16;
+/// The most bytes of one READ. A longer range takes several, so that their completions show that the peer's host is alive: where
+/// packets are lost, soft-RoCE waits for a timeout after each lost one of a READ.
+pub(crate) const READ_LEN: u32 = 64 * 1024;
 /// Approximate bytes of one WRITE. Some devices count retries per message before they give up the connection, and on a lossy
 /// network only short ones succeed within that.
 pub(crate) const WRITE_LEN: usize = 32 * 1024;
@@ -33,15 +36,18 @@ pub(crate) const QUIET_NS: u64 = 250_000_000;
 /// would retry. Together with [`QUIET_NS`] a dead host is noticed within 2 s.
 pub(crate) const SILENCE_NS: u64 = 1_250_000_000;
 /// How often the ends of an unreliable connection send a beat, nanoseconds. A host that dies right after one is noticed by the next.
-pub(crate) const BEAT_NS: u64 = 3 * QUIET_NS / 2;
+pub(crate) const BEAT_NS: u64 = QUIET_NS;
+/// How long Linux waits before it counts a beat as unacknowledged, nanoseconds: until it has repeated the beat the first time, and
+/// the probe of the tail of a stream that comes before.
+const BEAT_REPEATED_NS: u64 = 400_000_000;
 /// What one check of an unanswered peer adds to its silence at most, nanoseconds: a host that was suspended itself does not take
 /// that time for the peer's silence.
 pub(crate) const SILENCE_STEP_NS: u64 = 2 * QUIET_NS;
-/// A long operation completes only when all of it has arrived: the silence may last as much longer as its bytes take at this rate,
+/// A long WRITE completes only when all of it has arrived: the silence may last as much longer as its bytes take at this rate,
 /// bytes per second.
 pub(crate) const RATE_MIN: u64 = 16 << 20;
 /// Within a batch, an operation is reported complete after so many bytes: completions show that the peer's host is alive.
-pub(crate) const SIGNAL_LEN: usize = 256 * 1024;
+pub(crate) const SIGNAL_LEN: usize = READ_LEN as usize;
 /// How long a dial waits for an answer before it makes another attempt, nanoseconds. Each pause is half as long again as the one
 /// before: a slow node is not flooded, and of five attempts on a wire that loses one packet in ten, one in 3,000 dials has all lost.
 pub(crate) const REDIAL_NS: u64 = 300_000_000;
@@ -60,5 +66,5 @@ const _: () = assert!(2 * WRITES_MAX + 4 < WRITES_ROOM / 2);
 const _: () = assert!(2 * PACKETS_MAX + 8 <= WRITES_ROOM);
 const _: () = assert!(LOG_BATCH_LEN_MIN < PACKETS_MAX * 1024);
 const _: () = assert!(SILENCE_NS + 5 * QUIET_NS / 4 + QUIET_NS / 4 < 2_000_000_000);
-const _: () = assert!(SILENCE_NS + BEAT_NS + QUIET_NS / 4 < 2_000_000_000);
+const _: () = assert!(SILENCE_NS + BEAT_NS + QUIET_NS / 4 + BEAT_REPEATED_NS < 2_000_000_000);
 const _: () = assert!(RECEIVES >= 2 && RECEIVES.is_multiple_of(2) && SIGNAL_RECEIVES >= 2);

@@ -5,6 +5,7 @@
 
 mod batch;
 mod frame;
+mod long;
 mod tracker;
 
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use parking_lot::Mutex;
 
 pub(super) use self::batch::Posted;
 pub(super) use self::frame::BufferedFrame;
+use self::long::LongOperations;
 pub(super) use self::tracker::BatchTracker;
 use super::device;
 use super::error::{Failure, VerbsError};
@@ -91,8 +93,7 @@ struct EndpointState {
     frames_under_way: u32,
     /// Completed work requests: they show that the peer's host is alive.
     completed: u64,
-    /// Bytes of the longest one-sided operation since nothing was in flight.
-    longest: usize,
+    long: LongOperations,
     /// Free send buffers.
     send_buffers: Vec<u16>,
 }
@@ -153,7 +154,7 @@ impl Endpoint {
             exposed: ExposedRegions::default(),
             frames_under_way: 0,
             completed: 0,
-            longest: 0,
+            long: LongOperations::default(),
             send_buffers: (RECEIVES..RECEIVES + SEND_BUFFERS).rev().collect(),
         };
         Ok(Arc::new(Self {
@@ -256,11 +257,9 @@ impl Endpoint {
     pub(super) fn progress(&self) -> (u64, u64) {
         let mut state = self.state.lock();
         self.poll_sends(&mut state);
-        if state.work.len() == 0 {
-            state.longest = 0;
-        }
-        let longest = u64::try_from(state.longest).unwrap_or(u64::MAX);
-        (state.completed, longest.saturating_mul(1_000_000_000) / limits::verbs::RATE_MIN)
+        let completed = state.completed;
+        let longest = u64::try_from(state.long.longest(completed)).unwrap_or(u64::MAX);
+        (completed, longest.saturating_mul(1_000_000_000) / limits::verbs::RATE_MIN)
     }
 
     /// Probes the peer's host, unless a probe is in flight. Its device answers, whatever its process does; without an answer
@@ -288,8 +287,10 @@ impl Endpoint {
         self.queue_pair.post_send(&mut chain).map_err(|refused| {
             state.cancel(id);
             self.fail_locked(state, Failure::PartlyPosted);
-            refused.error.into()
-        })
+            FabricError::from(refused.error)
+        })?;
+        state.long.post(operation.len(), 1);
+        Ok(())
     }
 
     /// Stops the endpoint: work in flight fails. The first failure is kept.

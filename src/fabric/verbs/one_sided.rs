@@ -15,10 +15,14 @@ use crate::fabric::{
     Revocation, Write, check_bounds, check_writes,
 };
 use crate::limits;
+use crate::limits::verbs::READ_LEN;
 use crate::memory::{MemoryError, Protection, Region, WORD};
 
 /// Bytes that the largest packet carries.
 const PACKET_LEN_MAX: usize = 4096;
+/// READs posted at a time, and how often: a value of any length leaves the queue room for others.
+const READS_IN_BATCH: usize = 64;
+const PARTS_UNDER_WAY: usize = 2;
 
 /// A region received from a peer.
 #[derive(Debug)]
@@ -71,28 +75,32 @@ struct VerbsRead {
     /// The local mirror.
     target: Arc<MemoryRegion>,
     tracker: Arc<BatchTracker>,
-    /// The batch waits for the send queue.
-    is_waiting: bool,
-    /// The batch that waits.
-    waiting: Vec<ByteRange>,
+    /// What is still to be posted of the ranges, in order: it waits for the send queue, or for earlier parts.
+    waiting: VecDeque<ByteRange>,
 }
 
 impl VerbsRead {
     fn new(endpoint: Arc<Endpoint>, remote: Descriptor, len: usize) -> Result<Self, FabricError> {
         let mirror = Arc::new(Region::allocate(len.max(WORD), Protection::PeersRead)?);
         let target = Arc::new(device::register(&endpoint.domain, &mirror, RemoteAccess::None, true)?);
-        let (tracker, waiting) = (Arc::default(), Vec::new());
-        Ok(Self { endpoint, remote, target, tracker, is_waiting: false, waiting })
+        Ok(Self { endpoint, remote, target, tracker: Arc::default(), waiting: VecDeque::new() })
     }
 
-    fn try_post(&self, ranges: &[ByteRange]) -> Result<Posted, FabricError> {
-        let max = self.endpoint.message_len_max;
+    /// Posts as much of what waits as one batch may have.
+    fn post_part(&mut self) -> Result<Posted, FabricError> {
+        let each = self.endpoint.message_len_max.min(READ_LEN);
+        let count = READS_IN_BATCH.min(self.endpoint.batch_len_max() as usize);
         let operation = |(offset, len)| Operation::Read {
             local: Slice { region: &self.target, offset, len },
             remote: at(&self.remote, offset),
         };
-        let operations = ranges.iter().flat_map(|range| pieces(*range, max)).map(operation);
-        self.endpoint.post(&self.tracker, &self.target, operations)
+        let parts = self.waiting.iter().flat_map(|range| pieces(*range, each)).take(count);
+        let posted = self.endpoint.post(&self.tracker, &self.target, parts.clone().map(operation))?;
+        if posted == Posted::Yes {
+            let len = parts.map(|(_, len)| len as usize).sum();
+            drop_front(&mut self.waiting, len);
+        }
+        Ok(posted)
     }
 }
 
@@ -111,21 +119,22 @@ impl RemoteRead for VerbsRead {
         if ranges.iter().all(|range| range.len == 0) {
             return Ok(Completion::Done);
         }
-        if self.try_post(ranges)? == Posted::NoRoom {
-            self.is_waiting = true;
-            self.waiting.clear();
-            self.waiting.extend_from_slice(ranges);
-        }
+        self.waiting.clear();
+        self.waiting.extend(ranges.iter().filter(|range| range.len > 0));
+        self.post_part()?;
         Ok(Completion::Pending)
     }
 
     fn poll(&mut self) -> Result<Completion, FabricError> {
         let under_way = self.endpoint.under_way(&self.tracker)?;
-        if self.is_waiting {
-            self.is_waiting = self.try_post(&self.waiting)? == Posted::NoRoom;
-            return Ok(Completion::Pending);
+        if self.waiting.is_empty() {
+            return Ok(if under_way == 0 { Completion::Done } else { Completion::Pending });
         }
-        Ok(if under_way == 0 { Completion::Done } else { Completion::Pending })
+        // One part is on the wire while the next one waits in the queue.
+        if under_way < PARTS_UNDER_WAY {
+            self.post_part()?;
+        }
+        Ok(Completion::Pending)
     }
 
     fn headers(&self, len: usize) -> Result<Option<Box<dyn RemoteRead>>, FabricError> {
@@ -409,6 +418,18 @@ fn pieces(range: ByteRange, len_max: u32) -> impl Iterator<Item = (usize, u32)> 
     (0..len).step_by(step).map(piece)
 }
 
+/// Removes this many bytes from the front of these ranges.
+fn drop_front(ranges: &mut VecDeque<ByteRange>, mut len: usize) {
+    while let Some(front) = ranges.front_mut() {
+        if front.len > len {
+            (front.offset, front.len) = (front.offset + len, front.len - len);
+            return;
+        }
+        len -= front.len;
+        ranges.pop_front();
+    }
+}
+
 /// The length of a region with `len` bytes here and `remote_len` at the peer.
 fn common_len(len: usize, remote_len: u64) -> usize {
     usize::try_from(remote_len).unwrap_or(usize::MAX).min(len)
@@ -426,6 +447,20 @@ mod tests {
         assert_eq!(cut(8, 4104, 4096), [(8, 4096), (4104, 8)]);
         assert_eq!(cut(0, 24, 12), [(0, 8), (8, 8), (16, 8)]);
         assert_eq!(cut(0, 1 << 33, 1 << 31).len(), 4);
+    }
+
+    #[test]
+    fn ranges_are_read_from_the_front() {
+        let range = |offset, len| ByteRange { offset, len };
+        let mut ranges = VecDeque::from([range(0, 64), range(128, 8), range(256, 4096)]);
+        drop_front(&mut ranges, 32);
+        assert_eq!(ranges, [range(32, 32), range(128, 8), range(256, 4096)]);
+        drop_front(&mut ranges, 32);
+        assert_eq!(ranges, [range(128, 8), range(256, 4096)]);
+        drop_front(&mut ranges, 8 + 4088);
+        assert_eq!(ranges, [range(4344, 8)]);
+        drop_front(&mut ranges, 8);
+        assert_eq!(ranges, []);
     }
 
     #[test]

@@ -59,14 +59,14 @@ impl Endpoint {
         operations: impl Iterator<Item = Operation<'a>>,
     ) -> Result<Posted, FabricError> {
         let (mut chain, mut is_begun) = (SendChain::default(), false);
-        let mut unsignaled_len = 0;
+        let (mut unsignaled_len, mut longest, mut completions) = (0, 0, 0);
         for (operation, number) in operations.zip(1..) {
             let is_last = number == requests;
             unsignaled_len += operation.len();
-            state.longest = state.longest.max(operation.len());
+            longest = longest.max(operation.len());
             let signaled = is_last || unsignaled_len >= SIGNAL_LEN;
             if signaled {
-                unsignaled_len = 0;
+                (unsignaled_len, completions) = (0, completions + 1);
             }
             chain.push(&SendRequest { wr_id: id.request(is_last), operation, signaled });
             if !chain.is_full() && !is_last {
@@ -84,6 +84,7 @@ impl Endpoint {
             chain.clear();
             is_begun = true;
         }
+        state.long.post(longest, completions);
         Ok(Posted::Yes)
     }
 

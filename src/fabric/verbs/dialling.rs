@@ -13,6 +13,8 @@ use std::sync::Arc;
 use rustix::event::epoll;
 
 use super::endpoint::Endpoint;
+use super::error::VerbsError;
+use super::greeting::Rejection;
 use super::link::{LinkEvent, QpLink};
 use super::opened::Devices;
 use super::stream::FrameStream;
@@ -120,7 +122,8 @@ impl DiallingLink {
         }
     }
 
-    /// Follows the attempts. One that has no answer leaves it to the others; any other failure is that of the dial.
+    /// Follows the attempts. An answer of the peer is that of the dial; an attempt that fails without one leaves it to the others, and
+    /// the dial fails if there are none.
     fn follow(&mut self, devices: &Devices, now_ns: u64) -> Result<Option<LinkEvent>, FabricError> {
         let (mut index, mut ended) = (0, Ok(None));
         while let Some(attempt) = self.attempts.get_mut(index) {
@@ -134,11 +137,12 @@ impl DiallingLink {
                     self.take(index);
                     ended = Ok(Some(LinkEvent::Over));
                 }
-                Err(error @ FabricError::NoAnswer { .. }) => {
+                Err(error) if is_answer(&error) => return Err(error),
+                Err(error) => {
+                    tracing::debug!(target: "fabricast", error = %ErrorChain(&error), "an attempt to connect failed");
                     self.take(index);
                     ended = Err(error);
                 }
-                Err(error) => return Err(error),
             }
         }
         if self.attempts.is_empty() { ended } else { Ok(None) }
@@ -232,6 +236,17 @@ impl fmt::Debug for DiallingLink {
             .field("attempts", &self.attempts.len())
             .field("kept", &self.kept.as_ref().map(|kept| &kept.link))
             .finish_non_exhaustive()
+    }
+}
+
+/// Whether an error is the peer's answer, which another attempt would get, too. What this end, the network or the peer lacks at the
+/// moment is not: an earlier attempt may have what it takes.
+fn is_answer(error: &FabricError) -> bool {
+    match error {
+        FabricError::NoSuchNode { .. }
+        | FabricError::Verbs(VerbsError::NotANode | VerbsError::OtherAddress { .. }) => true,
+        FabricError::Verbs(VerbsError::Refused { why }) => *why != Rejection::NO_ROOM,
+        _ => false,
     }
 }
 

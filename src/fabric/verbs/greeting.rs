@@ -68,6 +68,9 @@ impl Greeting {
 }
 
 impl Rejection {
+    /// The reason of a peer that may accept another connection later.
+    pub(super) const NO_ROOM: &'static str = "it is out of resources for another connection";
+
     /// Encodes the rejection.
     pub(super) fn emit(self) -> [u8; REJECTION_LEN] {
         let [m0, m1, m2, m3] = MAGIC;
@@ -86,7 +89,7 @@ impl Rejection {
         let reason = match reason {
             1 => "it does not take this end for a node",
             2 => "it has a different version",
-            3 => "it is out of resources for another connection",
+            3 => Self::NO_ROOM,
             4 => {
                 "the TCP connection does not come from the RDMA device's address (GID); set \
                  FABRICAST_RDMA_DEVICE to the device that has the route there, and unset FABRICAST_RDMA_GID_INDEX"

@@ -1,6 +1,7 @@
 use std::collections::VecDeque;
 
 use parking_lot::Mutex;
+use rustix::io::Errno;
 
 use super::*;
 use crate::fabric::Waker;
@@ -14,6 +15,10 @@ enum Act {
     Silent,
     Unreachable,
     Refused,
+    /// The peer is out of resources.
+    NoRoom,
+    /// A call fails at this end.
+    Fails,
 }
 
 /// The attempts of a dial, as their peer sees them.
@@ -61,6 +66,8 @@ impl QpLink for Fake {
             Some(Act::Over) => Ok(Some(LinkEvent::Over)),
             Some(Act::Unreachable) => Err(FabricError::NoAnswer { address: address() }),
             Some(Act::Refused) => Err(VerbsError::Refused { why: "test" }.into()),
+            Some(Act::NoRoom) => Err(VerbsError::Refused { why: Rejection::NO_ROOM }.into()),
+            Some(Act::Fails) => Err(FabricError::system("create a queue pair")(Errno::NOMEM)),
         }
     }
 
@@ -125,6 +132,22 @@ impl World {
     fn script(&self, attempt: usize, act: Act) {
         self.wire.lock().acts[attempt].push_back(act);
     }
+}
+
+/// A second attempt for which there was no queue pair left ended the first one, which was about to be established.
+#[test]
+fn attempt_that_lacks_resources_leaves_it_to_the_others() {
+    for act in [Act::Fails, Act::NoRoom] {
+        let mut world = World::new();
+        assert!(world.link.next(&world.devices, REDIAL_NS).unwrap().is_none());
+        world.script(1, act);
+        world.script(0, Act::Silent);
+        world.script(0, Act::Establish);
+        assert!(matches!(world.run().1, Ok(LinkEvent::Established)));
+    }
+    let mut world = World::new();
+    world.script(0, Act::Fails);
+    assert!(matches!(world.run(), (0, Err(FabricError::System { .. }))), "without others it is final");
 }
 
 /// A lost REQ or REP ended the dial: nothing repeated it within the deadline.

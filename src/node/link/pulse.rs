@@ -77,9 +77,10 @@ impl Pulse {
         let step_ns = self.checked_ns.map_or(0, |checked_ns| now_ns.saturating_sub(checked_ns));
         let pause_ns = if self.heart.is_some() { PULSE_READ_NS } else { PULSE_ASKED_NS };
         let is_alive = was_heard || shows != Some(false);
-        // A process that stood still itself does not take that time for the peer's.
-        self.still_ns = if is_alive { 0 } else { self.still_ns + step_ns.min(2 * pause_ns) };
-        self.is_hung = self.still_ns >= HEARTBEAT_STALE_NS;
+        // A process that stood still itself does not take that time for the peer's: one check proves nothing.
+        self.still_ns = if is_alive { 0 } else { self.still_ns + step_ns.min(HEARTBEAT_STALE_NS / 2) };
+        // Checks come a little early or late.
+        self.is_hung = self.still_ns + pause_ns / 4 >= HEARTBEAT_STALE_NS;
         // All sessions are checked together, so that many of them wake the thread no more often than one.
         let half_ns = pause_ns / 2;
         self.due_ns = (now_ns / half_ns + 2).saturating_mul(half_ns);
@@ -193,9 +194,12 @@ mod tests {
                 pulse.hear()
             }
         });
-        pulse.is_asked = true;
+        (pulse.is_asked, pulse.was_heard) = (true, false);
         pulse.check(3_600_000 * MS);
-        // At most two pauses count, however long it was.
-        assert!(pulse.still_ns <= 2 * PULSE_ASKED_NS);
+        assert!(pulse.still_ns > 0 && !pulse.is_hung);
+        // Its peer is gone on meanwhile.
+        pulse.hear();
+        pulse.check(pulse.due_ns());
+        assert_eq!(pulse.still_ns, 0);
     }
 }

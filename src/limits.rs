@@ -60,7 +60,8 @@ pub(crate) const SEEKING_THREADS_MAX: usize = 16;
 /// may be twice as long.
 pub(crate) const SEEK_PAUSE_MIN_NS: u64 = 5_000_000;
 /// How long a publisher is not reported lost after the connection to it broke, nanoseconds, while no attempt to reach it has failed.
-pub(crate) const RECONNECT_NS: u64 = 350_000_000;
+/// Over RDMA that is three attempts: see [`verbs::REDIAL_NS`].
+pub(crate) const RECONNECT_NS: u64 = 1_000_000_000;
 /// The most lines of one subscriber.
 pub const LINES_MAX: usize = 16;
 /// How long a line has another epoch than the others before that is reported, nanoseconds: publishers of a pair do not restart at the same

@@ -34,6 +34,10 @@ const PORT: u16 = 7471;
 const SIZE: usize = 1000;
 /// Records a second.
 const RATE: u64 = 50;
+const LONG: &str = "long";
+/// Bytes of a long value, and how many there are.
+const LONG_SIZE: usize = 16 << 20;
+const LONG_VALUES: u32 = 2;
 /// Subscribers that attach one after the other.
 const SUBSCRIBERS: u64 = 60;
 
@@ -257,4 +261,53 @@ fn many_subscribers() {
     for (subscriber, _) in &mut all {
         wait_until("the value", || subscriber.try_receive().expect("a receive").is_some());
     }
+}
+
+/// Host A: publishes values of which the adapter sends a thousand packets for each read.
+#[test]
+#[ignore = "needs another host: tools/soft-roce run2"]
+fn publisher_of_long_values() {
+    let events = Arc::new(Events::default());
+    let node = node(&events);
+    let mut publisher = node
+        .state_publisher::<Raw>(LONG)
+        .payload_len_max(LONG_SIZE)
+        .slots(LONG_VALUES)
+        .open()
+        .expect("a topic");
+    let mut pattern = Pattern::new(LONG_SIZE);
+    for sequence in 1..=u64::from(LONG_VALUES) {
+        publisher.publish(pattern.value(sequence)).expect("it fits");
+    }
+    wait_within(4 * PATIENCE, "the subscriber", || publisher.pull_subscribers() == 1);
+    wait_within(8 * PATIENCE, "the subscriber to leave", || publisher.pull_subscribers() == 0);
+    assert_eq!(events.losses(), 0, "{events:?}");
+}
+
+/// Host B: one read takes longer than a host may be silent, and the session lasts.
+#[test]
+#[ignore = "needs another host: tools/soft-roce run2"]
+fn subscriber_of_long_values() {
+    let events = Arc::new(Events::default());
+    let node = builder(&events).open().expect("a node");
+    let target = format!("{}/{LONG}", host("PEER"));
+    let (opening, mut subscriber) = (now(), None);
+    wait_within(PATIENCE, "the publisher", || {
+        subscriber = node.state_subscriber::<Raw>(&target).delivery(Delivery::Pull).open().ok();
+        subscriber.is_some()
+    });
+    println!("attached after {:?}", opening.elapsed());
+    let mut subscriber: StateSubscriber<Raw> = subscriber.expect("attached");
+    let began = now();
+    wait_within(8 * PATIENCE, "the value", || match subscriber.try_receive() {
+        Ok(Some(value)) => {
+            let sequence = value.meta.sequence.get();
+            assert!(is_whole(&value.value, sequence, LONG_SIZE), "not what was published");
+            println!("value {sequence} of {LONG_SIZE} bytes took {:?}", began.elapsed());
+            true
+        }
+        Ok(None) => false,
+        Err(error) => panic!("{}", ErrorChain(&error)),
+    });
+    assert_eq!(events.losses(), 0, "{events:?}");
 }

@@ -172,12 +172,13 @@ fn market_feed_ends_and_every_subscriber_has_the_books_of_the_engine() {
     }
 }
 
-/// Two publishers, of which each is killed once.
+/// Two publishers, of which each is killed once. The second is killed more than ten seconds, a subscriber's timeout, before the day ends.
 #[test]
 fn market_feed_of_two_lines_loses_nothing() {
     let dir = directory();
     let mut command = assert_cmd::Command::from_std(example("market_feed", &dir));
-    let output = command.args(["--lines", "2"]).timeout(TIMEOUT).assert().success().get_output().clone();
+    command.args(["--lines", "2", "--rate", "1000", "--messages", "24000"]);
+    let output = command.timeout(TIMEOUT).assert().success().get_output().clone();
     let text = String::from_utf8(output.stdout).unwrap();
     for killed in ["line a was killed after", "line a is back, and line b was killed after"] {
         assert!(text.contains(killed), "{text}");

@@ -68,11 +68,12 @@ pub(crate) fn run(settings: &Settings) -> Outcome<()> {
     };
     let (subscribers, progress): (Vec<Subscriber>, Vec<Shared>) = PLANS.iter().map(start).unzip();
     subscribers.iter().try_for_each(Subscriber::wait_until_attached)?;
+    let all = (&*subscribers, &*progress);
 
     let began = Instant::now();
     a.go(Duration::ZERO)?;
     b.go(Duration::ZERO)?;
-    await_all(&progress, "did not receive half of the day", |it| it.last >= total / 2)?;
+    await_all(all, "did not receive half of the day", |it| it.last >= total / 2)?;
     a.kill()?;
     println!("line a was killed after {:.1} s", began.elapsed().as_secs_f64());
     // It begins with the first message again, and publishes at once what is due.
@@ -82,9 +83,11 @@ pub(crate) fn run(settings: &Settings) -> Outcome<()> {
         let Some(line) = it.lines.first() else { return false };
         line.is_attached && line.outages > 0 && line.behind <= BEHIND_MAX
     };
-    await_all(&progress, "did not see line a catch up", |it| total == 0 || has_caught_up(it))?;
+    await_all(all, "did not see line a catch up", |it| total == 0 || has_caught_up(it))?;
     b.kill()?;
     println!("line a is back, and line b was killed after {:.1} s", began.elapsed().as_secs_f64());
+    // Line a has the rest of the day to publish, however long that takes.
+    await_all(all, "did not receive the whole day", |it| it.last >= total)?;
     is_over.store(true, Ordering::Relaxed);
     check::check(&day, &subscribers)?;
     a.end()?;
@@ -157,10 +160,18 @@ fn next(plan: &Plan, feed: &mut Feed) -> Result<Vec<Update>, ReceiveError> {
     Ok(feed.update_timeout(WAIT)?.into_iter().collect())
 }
 
-/// Waits until all subscribers are so far, as long as they receive records or a line catches up.
-fn await_all(progress: &[Shared], otherwise: &str, is_so_far: impl Fn(&Progress) -> bool) -> Outcome<()> {
+/// Waits until all subscribers are so far, as long as they receive records or a line catches up. Before the day is over, they end
+/// only with an error, which is returned.
+fn await_all(
+    (subscribers, progress): (&[Subscriber], &[Shared]),
+    otherwise: &str,
+    is_so_far: impl Fn(&Progress) -> bool,
+) -> Outcome<()> {
     let (mut last, mut since) = (Vec::new(), Instant::now());
     loop {
+        if let Some(error) = subscribers.iter().find_map(Subscriber::error) {
+            return Err(error);
+        }
         let all: Vec<_> =
             progress.iter().map(|it| it.lock().unwrap_or_else(PoisonError::into_inner)).collect();
         if all.iter().all(|it| is_so_far(it)) {

@@ -211,6 +211,12 @@ impl Subscriber {
         }
     }
 
+    /// The error with which it has ended, if it has.
+    pub(crate) fn error(&self) -> Option<Box<dyn std::error::Error + Send + Sync>> {
+        let error = self.report.try_recv().ok()?.err()?;
+        Some(self.failed(&ErrorChain(error.as_ref()).to_string()))
+    }
+
     fn failed(&self, why: &str) -> Box<dyn std::error::Error + Send + Sync> {
         format!("the {} subscriber: {why}", self.plan.name).into()
     }

@@ -88,6 +88,9 @@ pub(crate) fn run(settings: &Settings) -> Outcome<()> {
     println!("line a is back, and line b was killed after {:.1} s", began.elapsed().as_secs_f64());
     // Line a has the rest of the day to publish, however long that takes.
     await_all(all, "did not receive the whole day", |it| it.last >= total)?;
+    // Records may come from line a before the loss of line b is noticed, and all outages are to be shown.
+    let has_lost_b = |it: &Progress| it.lines.get(1).is_some_and(|line| line.outages > 0);
+    await_all(all, "did not notice that line b is gone", has_lost_b)?;
     is_over.store(true, Ordering::Relaxed);
     check::check(&day, &subscribers)?;
     a.end()?;

@@ -210,14 +210,15 @@ fn command_ends_with_the_last_publisher_if_asked_to() {
     let mut b = publish(&place, "log", (B, "1"), &[]);
     let tail = start(&place, &until_end);
     a.write("1");
-    let mut events = assert_next(&tail, [1]);
+    assert_eq!(assert_next(&tail, [1]), []);
     kill(a);
+    // Line b could bring its value before the loss is noticed.
+    assert_eq!(next_event(&tail), event("lost", A));
     b.write("1");
     b.write("2");
-    events.extend(assert_next(&tail, [2]));
+    assert_eq!(assert_next(&tail, [2]), []);
     b.end_input();
     b.end();
-    assert_eq!(events, [event("lost", A)]);
     let ended = tail.end();
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(ended.error.contains("shm:b/t: the topic has ended"), "{ended:?}");

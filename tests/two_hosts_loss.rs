@@ -71,11 +71,14 @@ impl Events {
         self.0.lock().expect("no test panics with it").iter().filter(|event| is_counted(event)).count()
     }
 
-    /// A session was lost, or a peer taken for dead.
+    /// A session was lost, even if it was made again at once, or a peer taken for dead.
     fn losses(&self) -> usize {
-        let is_loss =
-            |event: &Event| matches!(event, Event::Lost { .. } | Event::SessionClosed { orderly: false, .. });
-        self.count(is_loss)
+        self.count(|event| {
+            matches!(
+                event,
+                Event::Lost { .. } | Event::Reconnected { .. } | Event::SessionClosed { orderly: false, .. }
+            )
+        })
     }
 }
 

@@ -4,7 +4,7 @@ use fabricast::{Epoch, Node, TablePublisher};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Place, Running, json as parsed, wait_until};
+use crate::support::{Place, Running, damage, json as parsed, wait_until};
 
 const A: &str = "shm:a/t";
 const B: &str = "shm:b/t";
@@ -278,6 +278,34 @@ fn key_that_the_line_ahead_has_removed_is_gone() {
     // The values up to 4 have the sequences of commits that the line ahead has.
     assert!((5..8).contains(&get.line().parse::<u64>().unwrap()));
     assert_eq!(get.end().code, Some(0));
+}
+
+/// What was found is final, even if it cannot be shown in full: another attempt would print the table again.
+#[test]
+fn table_is_printed_once_though_an_entry_is_damaged() {
+    let place = Place::new();
+    let nodes = ["a", "b"].map(|name| place.node(name));
+    let mut tables = nodes.each_ref().map(|node| {
+        let epoch = Epoch::new(1).unwrap();
+        node.table_publisher::<String, String>("t").epoch(epoch).open().unwrap()
+    });
+    for table in &mut tables {
+        table.put("EUR", &"one".to_owned()).unwrap();
+    }
+    // Line a is ahead.
+    tables[0].put("USD", &"a value that is damaged".to_owned()).unwrap();
+    damage("a value that is damaged");
+    let ended = place.run(&["get", A, "--line", B, "--wait", "1"]);
+    assert_eq!((ended.code, ended.out.as_str()), (Some(1), "EUR\t\"one\"\n"), "{ended:?}");
+    assert_eq!(ended.error.matches("1 damaged entries of shm:a/t are missing").count(), 1, "{ended:?}");
+    // Whether the key is there is unknown, and the other line has it.
+    for table in &mut tables {
+        table.put("GBP", &"two".to_owned()).unwrap();
+    }
+    tables[0].remove("EUR").unwrap();
+    let ended = place.run(&["get", A, "EUR", "--line", B, "--wait", "1"]);
+    assert_eq!((ended.code, ended.out.as_str()), (Some(0), "\"one\"\n"), "{ended:?}");
+    assert_eq!(ended.error.matches("; other lines are read").count(), 1, "{ended:?}");
 }
 
 #[test]

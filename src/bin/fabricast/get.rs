@@ -113,27 +113,35 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     let deadline = Deadline::after(arguments.wait);
     // Only one line can be waited for.
     let wait = if lines.len() == 1 { arguments.wait } else { Duration::ZERO };
-    loop {
+    let (line, found) = loop {
         match answer(&mut lines, arguments, wait, &interrupt) {
             Err(failure) if lines.len() == 1 || deadline.is_over() => return Err(failure),
             Err(Failure::ClosedPipe) => return Err(Failure::ClosedPipe),
             Err(_) if interrupt.pause(LOOK_INTERVAL.min(deadline.left())) => return Ok(Exit::Interrupted),
             Err(_) => {}
-            exit => return exit,
+            Ok(None) => return Ok(Exit::Interrupted),
+            Ok(Some(answer)) => break answer,
         }
+    };
+    // Not tried again if it fails: what was printed cannot be taken back.
+    let (subscriber, target) = lines.swap_remove(line);
+    match found {
+        Found::Value(value) => print(&subscriber, &value, form),
+        Found::Table(entries) => table::print_all(&subscriber, &target, entries, form),
     }
 }
 
-/// Prints the newest value, of the key or of all, of the first line that has one, waiting for it this long. A line that was read, and has
-/// none, answers for the other lines up to the same commit: what they still have was removed.
+/// Returns the newest value, of the key or of all, of the first line that has one, and the line's place. Waits for it this long; `None` if
+/// the process was interrupted. A line that was read, and has none, answers for the other lines up to the same commit: what they still have
+/// was removed.
 fn answer(
     lines: &mut [Line],
     arguments: &Arguments,
     wait: Duration,
     interrupt: &Interrupt,
-) -> Result<Exit, Failure> {
+) -> Result<Option<(usize, Found)>, Failure> {
     let (mut lacking, mut unread) = (None::<(Sequence, Failure)>, Vec::new());
-    for (subscriber, target) in lines {
+    for (line, (subscriber, target)) in lines.iter_mut().enumerate() {
         let found = match look(subscriber, arguments, wait, interrupt) {
             Ok(found) => found,
             Err(Failure::ClosedPipe) => return Err(Failure::ClosedPipe),
@@ -143,20 +151,22 @@ fn answer(
             }
         };
         if !matches!(found, Newest::Value(_)) && interrupt.came() {
-            return Ok(Exit::Interrupted);
+            return Ok(None);
         }
         let removed = lacking.as_ref().map(|(until, _)| *until);
-        match found.standing(subscriber) {
-            Standing::Has(sequence) if Some(sequence) > removed => {
+        match (found.standing(subscriber), found) {
+            (Standing::Has(sequence), Newest::Value(found)) if Some(sequence) > removed => {
                 for failure in unread {
                     Failure::new(failure.exit(), format!("{failure}; other lines are read")).note();
                 }
-                return show(subscriber, target, found, arguments);
+                return Ok(Some((line, found)));
             }
-            Standing::Has(_) => {}
-            Standing::Lacks(until) if removed.is_some_and(|removed| removed >= until) => {}
-            Standing::Lacks(until) => lacking = Some((until, found.failure(subscriber, target, arguments))),
-            Standing::Unknown => unread.push(found.failure(subscriber, target, arguments)),
+            (Standing::Has(_), _) => {}
+            (Standing::Lacks(until), _) if removed.is_some_and(|removed| removed >= until) => {}
+            (Standing::Lacks(until), found) => {
+                lacking = Some((until, found.failure(subscriber, target, arguments)))
+            }
+            (Standing::Unknown, found) => unread.push(found.failure(subscriber, target, arguments)),
         }
     }
     // A line to which nothing was published knows least.
@@ -178,21 +188,6 @@ fn look(
         (AnySubscriber::Table(_), None) => Ok(table::all(subscriber, wait, interrupt)?.map(Found::Table)),
         (_, Some(_)) => Ok(table::newest_of_key(subscriber, wait, interrupt)?.map(Found::Value)),
         (_, None) => Ok(newest(subscriber, wait, interrupt)?.map(Found::Value)),
-    }
-}
-
-/// Prints what was found.
-fn show(
-    subscriber: &AnySubscriber<Raw>,
-    target: &Target,
-    found: Newest<Found>,
-    arguments: &Arguments,
-) -> Result<Exit, Failure> {
-    let form = arguments.form.form();
-    match found {
-        Newest::Value(Found::Value(value)) => print(subscriber, &value, form),
-        Newest::Value(Found::Table(entries)) => table::print_all(subscriber, target, entries, form),
-        nothing => Err(nothing.failure(subscriber, target, arguments)),
     }
 }
 

@@ -9,6 +9,9 @@ mod support;
 #[path = "cli/feed.rs"]
 mod feed;
 #[cfg(test)]
+#[path = "cli/hung.rs"]
+mod hung;
+#[cfg(test)]
 #[path = "cli/hz.rs"]
 mod hz;
 #[cfg(test)]

@@ -338,24 +338,35 @@ fn values_are_decoded_with_the_type_of_their_line() {
 fn hung_publisher_is_reported_with_its_line() {
     let place = Place::new();
     let (mut a, b) = (publish(&place, "log", (A, "1"), &[]), publish(&place, "log", (B, "1"), &[]));
-    let watch = start(&place, &["watch", "--json"]);
+    let verbs = [&["watch", "--json"][..], &["watch", "--json", "--delivery", "push"]];
+    let watches = verbs.map(|verb| start(&place, verb));
     wait_for_readers(&place, 1);
     a.write("1");
-    assert_eq!(assert_next(&watch, [1]), []);
+    // Also when both are attached by push.
+    watches.iter().for_each(|watch| assert_eq!(assert_next(watch, [1]), []));
     // Not the one that is ahead, and while that brings values.
-    b.signal(Signal::STOP);
-    let (mut written, mut lines) = (1, Vec::new());
-    wait_until("the report", || {
-        written += 1;
-        a.write(&written.to_string());
-        assert_eq!(assert_next(&watch, [written]), []);
-        lines.extend(watch.error_lines());
-        !lines.is_empty()
-    });
-    assert!(lines[0].contains("the publisher of shm:b/t is hung"), "{lines:?}");
-    watch.signal(Signal::INT);
-    assert_eq!(watch.end().code, Some(0));
-    b.signal(Signal::CONT);
+    let mut written = 1;
+    for (signal, name) in [(Signal::STOP, "hung"), (Signal::CONT, "recovered")] {
+        b.signal(signal);
+        let mut events = [const { Vec::new() }; 2];
+        wait_until("the report", || {
+            written += 1;
+            a.write(&written.to_string());
+            for (watch, events) in watches.iter().zip(&mut events) {
+                events.extend(assert_next(watch, [written]));
+            }
+            events.iter().all(|events| !events.is_empty())
+        });
+        assert_eq!(events, [[event(name, B)], [event(name, B)]]);
+    }
+    for watch in watches {
+        watch.signal(Signal::INT);
+        let ended = watch.end();
+        assert_eq!(ended.code, Some(0));
+        for sentence in ["shm:b/t: the publisher is hung", "shm:b/t: the publisher runs again"] {
+            assert_eq!(ended.error.matches(sentence).count(), 1, "{ended:?}");
+        }
+    }
 }
 
 #[test]
@@ -367,7 +378,7 @@ fn no_value_ends_watch_with_5_if_all_publishers_are_hung() {
     wait_for_readers(&place, 2);
     b.signal(Signal::STOP);
     let line = of_both.error_line();
-    assert!(line.contains("the publisher of shm:b/t is hung"), "{line}");
+    assert!(line.contains("shm:b/t: the publisher is hung"), "{line}");
     let ended = of_one.end();
     assert_eq!(ended.code, Some(1), "{ended:?}");
     a.signal(Signal::STOP);

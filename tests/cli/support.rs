@@ -162,11 +162,6 @@ impl Running {
         self.error.recv_timeout(TIMEOUT).expect("a line on standard error in time")
     }
 
-    /// The lines on standard error that are there.
-    pub(crate) fn error_lines(&self) -> Vec<String> {
-        self.error.try_iter().collect()
-    }
-
     /// Writes a line to standard input.
     pub(crate) fn write(&mut self, line: &str) {
         writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();

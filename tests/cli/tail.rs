@@ -268,22 +268,6 @@ fn killed_publisher_ends_tail_with_6() {
 }
 
 #[test]
-fn hung_publisher_is_reported_and_following_continues() {
-    let place = Place::new();
-    let mut publisher = place.publish_as("log", "shm:p/t");
-    publisher.write("one");
-    let tail = place.start(&["tail", "shm:p/t", "--follow", "--count", "2"]);
-    tail.line();
-    publisher.signal(Signal::STOP);
-    let line = tail.error_line();
-    assert!(line.contains("shm:p/t is hung"), "{line}");
-    publisher.signal(Signal::CONT);
-    publisher.write("two");
-    assert!(tail.line().ends_with("\"two\""));
-    assert_eq!(tail.end().printed(), "");
-}
-
-#[test]
 fn ctrl_c_ends_tail_quietly() {
     let place = Place::new();
     let node = place.node("n");

@@ -134,39 +134,6 @@ fn killed_publisher_ends_watch_with_6() {
 }
 
 #[test]
-fn hung_publisher_is_reported_once_and_watching_continues() {
-    let place = Place::new();
-    let mut publisher = place.publish("shm:p/t");
-    publisher.write("one");
-    let watch = place.start(&["watch", "shm:p/t", "--count", "2"]);
-    watch.line();
-    publisher.signal(Signal::STOP);
-    let line = watch.error_line();
-    assert!(line.contains("shm:p/t is hung"), "{line}");
-    publisher.signal(Signal::CONT);
-    publisher.write("two");
-    assert!(watch.line().ends_with("\"two\""));
-    assert_eq!(watch.end().printed(), "");
-}
-
-#[test]
-fn no_value_from_a_hung_publisher_ends_watch_with_5() {
-    let place = Place::new();
-    let publisher = place.publish("shm:p/t");
-    let watch = place.start(&["watch", "shm:p/t", "--for", "10"]);
-    wait_until("the reader", || {
-        let report = parsed(place.run(&["info", "shm:p/t", "--json"]).printed());
-        let counters = report["counters"].as_array().unwrap();
-        counters.iter().any(|counter| counter["name"] == "pull subscribers" && counter["value"] == 2)
-    });
-    publisher.signal(Signal::STOP);
-    let ended = watch.end();
-    assert_eq!(ended.code, Some(5), "{ended:?}");
-    let last = ended.error.lines().last().unwrap();
-    assert!(["shm:p/t", "10.0s", "hung"].iter().all(|part| last.contains(part)), "{ended:?}");
-}
-
-#[test]
 fn ctrl_c_ends_watch_quietly() {
     let place = Place::new();
     let mut publisher = place.publish("shm:p/t");

@@ -35,8 +35,6 @@ pub(crate) const UNDECODABLE: &str = "undecodable";
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Followed<'a> {
     pub(crate) target: &'a Target,
-    /// The activity, as in "watching continues".
-    pub(crate) doing: &'static str,
     /// For how long.
     pub(crate) duration: Option<Duration>,
     /// News of publishers are also lines of JSON.
@@ -168,8 +166,8 @@ impl<'a> Arrivals<'a> {
             if let Some(event) = self.ended() {
                 return Ok(event);
             }
-            if self.hearts.len() > 1 {
-                // While one line brings values, another may hang.
+            if self.hearts.len() > 1 || self.hearts.iter().any(|heart| heart.hung) {
+                // While one line brings values, another may hang; and those of one that runs again may leave no pause.
                 self.look_after_publishers();
             }
         }
@@ -204,6 +202,9 @@ impl<'a> Arrivals<'a> {
             }
             Ok(None) | Err(ReceiveError::Contended { .. }) => {
                 self.look_after_publishers();
+                if let Some(news) = self.source.take_news() {
+                    return self.report(news);
+                }
                 // Without values no write would fail for long.
                 if output::is_abandoned() {
                     return Err(Failure::ClosedPipe);
@@ -252,7 +253,8 @@ impl<'a> Arrivals<'a> {
         if news == News::Retyped {
             return Ok(Arrival::Found { is_new: false });
         }
-        for (line, heart) in self.hearts.iter_mut().enumerate() {
+        let is_of_pulse = news.is_of_pulse();
+        for (line, heart) in self.hearts.iter_mut().enumerate().filter(|_| !is_of_pulse) {
             if !matches!(&news, News::Line(news) if self.source.target(line) != Some(&news.target)) {
                 *heart = Heart::default();
             }
@@ -269,10 +271,13 @@ impl<'a> Arrivals<'a> {
             let topic = target.topic.as_str();
             output::json_line(&mut std::io::stdout(), &NewsLine { topic, event, epoch, line })?;
         }
+        if is_of_pulse {
+            return Ok(Arrival::Nothing);
+        }
         let is_found = match &news {
             News::Lost(_) => false,
             News::Line(line) => matches!(line.event, LineEvent::Found { .. }),
-            News::Found | News::Restarted | News::Retyped => true,
+            _ => true,
         };
         if !is_found {
             return Ok(Arrival::Parted);
@@ -326,39 +331,41 @@ impl<'a> Arrivals<'a> {
         Some(Loss { first: before + 1, count, reason: CONFLATED })
     }
 
-    /// Reports once that a publisher is hung, and again after it has recovered.
+    /// Adds to the news that a publisher hangs, once, and that it has recovered.
     fn look_after_publishers(&mut self) {
         let now = clock::now();
-        if self.looked.is_some_and(|looked| now.saturating_duration_since(looked) < LOOK_INTERVAL) {
+        let is_due = self.looked.is_none_or(|looked| now.saturating_duration_since(looked) >= LOOK_INTERVAL);
+        // What is not reported yet may be that a publisher is another one.
+        if !is_due || self.source.has_news() {
             return;
         }
         self.looked = Some(now);
         for (line, heart) in self.hearts.iter_mut().enumerate() {
-            let is_still = self.source.liveness(line) == Some(Liveness::Hung);
-            if heart.look(is_still, now) {
-                let Followed { target, doing, .. } = self.followed;
-                let target = self.source.target(line).unwrap_or(target);
-                let sentence = format!(
-                    "the publisher of {target} is hung: its heartbeat has stopped; {doing} continues"
-                );
-                Failure::new(Exit::Hung, sentence).note();
+            let is_still = match self.source.liveness(line, heart.hung) {
+                Some(Liveness::Hung) => true,
+                Some(Liveness::Live) => false,
+                // It is lost: that is other news.
+                _ => continue,
+            };
+            if let Some(is_hung) = heart.look(is_still, now) {
+                self.source.note_pulse(line, is_hung);
             }
         }
     }
 }
 
 impl Heart {
-    /// Records a check at this time. Returns whether to report the publisher as hung: after a pause of all processes this one may
-    /// run first, so one check proves nothing.
-    fn look(&mut self, is_still: bool, now: Instant) -> bool {
-        if !is_still {
+    /// Records a check at this time. Returns whether the publisher is hung, if that is news: after a pause of all processes this one
+    /// may run first, so one check proves nothing.
+    fn look(&mut self, is_still: bool, now: Instant) -> Option<bool> {
+        let was_hung = self.hung;
+        if is_still {
+            let since = *self.still.get_or_insert(now);
+            self.hung |= now.saturating_duration_since(since) >= LOOK_INTERVAL;
+        } else {
             *self = Self::default();
-            return false;
         }
-        let since = *self.still.get_or_insert(now);
-        let is_told = self.hung;
-        self.hung |= now.saturating_duration_since(since) >= LOOK_INTERVAL;
-        self.hung && !is_told
+        (self.hung != was_hung).then_some(self.hung)
     }
 }
 
@@ -371,15 +378,15 @@ mod tests {
         let (began, mut heart) = (clock::now(), Heart::default());
         let look = |heart: &mut Heart, is_still, ms| heart.look(is_still, began + Duration::from_millis(ms));
         // One check proves nothing, nor do several at once.
-        assert!(!look(&mut heart, true, 0) && !look(&mut heart, true, 99) && !look(&mut heart, false, 100));
-        assert!(!heart.hung);
+        let checks = [(true, 0), (true, 99), (false, 100)];
+        assert_eq!(checks.map(|(is_still, ms)| look(&mut heart, is_still, ms)), [None; 3]);
         // A value has arrived meanwhile.
-        assert!(!look(&mut heart, true, 200));
+        assert_eq!(look(&mut heart, true, 200), None);
         heart.still = None;
-        assert!(!look(&mut heart, true, 300) && !heart.hung);
-        // It is reported once, and again after it has recovered.
-        assert!(look(&mut heart, true, 400) && !look(&mut heart, true, 500) && heart.hung);
-        assert!(!look(&mut heart, false, 600) && !heart.hung);
-        assert!(!look(&mut heart, true, 700) && look(&mut heart, true, 800));
+        assert_eq!(look(&mut heart, true, 300), None);
+        // It is news once, and so is its end.
+        assert_eq!([400, 500].map(|ms| look(&mut heart, true, ms)), [Some(true), None]);
+        assert_eq!([600, 700].map(|ms| look(&mut heart, false, ms)), [Some(false), None]);
+        assert_eq!([800, 900].map(|ms| look(&mut heart, true, ms)), [None, Some(true)]);
     }
 }

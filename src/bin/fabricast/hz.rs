@@ -48,16 +48,16 @@ With --json a line is {\"topic\",\"seconds\",\"received\",\"lost\",\"rate\",\"by
 time that is not available is null. Of a feed it also has \"events\" and \"events_per_s\", and a
 summary has \"timestamps\", from each name to {\"values\",\"median_ns\",\"max_ns\"}.
 
-It runs until --for has passed, or Ctrl-C. Without a publisher it waits for one, and reports that on
-standard error. With --json it also prints lines {\"topic\",\"event\",\"epoch\"}: see
-`fabricast watch --help`. The time between two publishers of different epochs is not an interval.
+It runs until --for has passed, or Ctrl-C. Without a publisher it waits for one. It reports that
+on standard error, and also that a publisher hangs, and that it runs again. With --json it prints
+lines {\"topic\",\"event\",\"epoch\"}, too: see `fabricast watch --help`. The time between two
+publishers of different epochs is not an interval.
 With --line, several publishers of the same values are lines of one topic, and each value counts
 once: see `fabricast watch --help`. The time between the values of two lines is not an interval:
 their clocks may differ.
 With --until-end it ends with the topic. If no value arrived, the exit code is 5 if the publisher
-(with --line, every publisher that is attached) is hung, otherwise 1. With --until-end it is also 3
-if the topic does not exist, and 6 if the publisher's process is gone. Each hung publisher is
-reported once, on standard error, and measuring continues.
+(with --line, every publisher that is attached) is hung, otherwise 1. With --until-end it is also
+3 if the topic does not exist, and 6 if the publisher's process is gone.
 
 Examples:
   fabricast hz shm:quotes/EURUSD
@@ -195,7 +195,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     // Values published before are not measured; a log begins after them.
     let mut old = source.newest_at_start().get();
     let (duration, is_json) = (arguments.duration, arguments.json);
-    let followed = Followed { target, doing: "measuring", duration, is_json };
+    let followed = Followed { target, duration, is_json };
     let mut arrivals = Arrivals::new(source, followed, &interrupt);
     let Some(mut filter) = arrivals.begin(&arguments.keys)? else { return Ok(Exit::Done) };
     let Some(subscriber) = arrivals.current() else { return Ok(Exit::Done) };

@@ -1,14 +1,16 @@
 //! A topic followed on several lines: publishers of the same values.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use fabricast::{
-    AnySubscriber, Change, ControlError, LineReport, Lines, Liveness, Persistent, Raw, ReceiveError, Schema,
-    Sequence, Target,
+    AnySubscriber, Change, ControlError, Delivery, LineReport, Lines, Liveness, Node, Persistent, Raw,
+    ReceiveError, Schema, Sequence, Target,
 };
 
 use super::failure::{Exit, Failure};
 use super::news::{LineEvent, LineNews, News};
+use super::pulses::Pulses;
 use super::subscription::{Keyed, Received};
 
 /// Values received between two checks of the lines.
@@ -29,6 +31,9 @@ pub(crate) struct FollowedLines {
     schema: Option<Schema>,
     /// End when no line has a publisher any more.
     until_end: bool,
+    /// The node that follows them, and what it knows of their publishers.
+    node: Node,
+    pulses: Arc<Pulses>,
 }
 
 /// What was reported of a line.
@@ -44,7 +49,11 @@ struct Reported {
 }
 
 impl FollowedLines {
-    pub(crate) fn new(lines: Lines<AnySubscriber<Raw>>, until_end: bool) -> Self {
+    pub(crate) fn new(
+        lines: Lines<AnySubscriber<Raw>>,
+        until_end: bool,
+        (node, pulses): (Node, Arc<Pulses>),
+    ) -> Self {
         let status = |line: &LineReport| Reported {
             is_lost: !line.is_attached,
             was_found: line.is_attached,
@@ -53,7 +62,24 @@ impl FollowedLines {
         };
         let reported = lines.report().iter().map(status).collect();
         let schema = lines.current().map(|subscriber| subscriber.schema().clone());
-        Self { lines, reported, held: None, unlooked: 0, brought: None, schema, until_end }
+        let (held, brought) = (None, None);
+        let it = Self { lines, reported, held, unlooked: 0, brought, schema, until_end, node, pulses };
+        (0..it.count()).filter(|line| it.has_publisher(*line)).for_each(|line| it.identify(line));
+        it
+    }
+
+    /// Asks for the name and process of a publisher on another host, if only events of the node show whether it hangs: they name these,
+    /// and not its address.
+    fn identify(&self, line: usize) {
+        let Some(persistent) = self.lines.line(line) else { return };
+        let address = &persistent.target().address;
+        let is_pushed =
+            persistent.current().is_some_and(|subscriber| subscriber.delivery() == Delivery::Push);
+        if is_pushed && !address.is_local() {
+            // It has just answered. If it does not again, what happens to any publisher counts for it, too.
+            let directory = self.node.directory(address).ok();
+            self.pulses.identify(line, directory.map(|directory| (directory.node, directory.process)));
+        }
     }
 
     /// The subscriber of the line that brought the last value, or else of one that is received, or was last.
@@ -76,16 +102,23 @@ impl FollowedLines {
         self.lines.line(line).is_some_and(Persistent::is_attached)
     }
 
-    /// Whether the publisher of a line is alive; `None` if it has none, or that cannot be seen. One that has brought values since the
-    /// last call is: over a wire the question takes a round trip.
-    pub(crate) fn liveness(&mut self, line: usize) -> Option<Liveness> {
+    /// Whether the publisher of a line is alive; `None` if it has none, or that cannot be seen. One that was not hung, and has brought
+    /// values since the last call, is: over a wire the question takes a round trip.
+    pub(crate) fn liveness(&mut self, line: usize, was_hung: bool) -> Option<Liveness> {
         let subscriber = self.lines.attached(line)?;
         let brought = subscriber.stats().received;
         let before = &mut self.reported.get_mut(line)?.brought;
-        match std::mem::replace(before, brought) != brought {
+        match std::mem::replace(before, brought) != brought && !was_hung {
             true => Some(Liveness::Live),
             false => Liveness::of(subscriber),
         }
+    }
+
+    /// The news that the publisher of a line hangs, or does not any more.
+    pub(crate) fn pulse_news(&self, line: usize, is_hung: bool) -> Option<News> {
+        let LineReport { target, epoch, .. } = self.lines.report().into_iter().nth(line)?;
+        let event = if is_hung { LineEvent::Hung } else { LineEvent::Recovered };
+        Some(News::Line(LineNews { target, epoch, event }))
     }
 
     /// Applies a setting to the subscriber of each line, also of publishers found later.
@@ -176,7 +209,8 @@ impl FollowedLines {
     /// Adds what has happened to the lines since the last call to the news.
     fn note_changes(&mut self, news: &mut VecDeque<News>) {
         self.unlooked = 0;
-        for (line, reported) in self.lines.report().into_iter().zip(&mut self.reported) {
+        let mut found = Vec::new();
+        for (place, (line, reported)) in self.lines.report().into_iter().zip(&mut self.reported).enumerate() {
             let mut note = |event| {
                 let LineReport { target, epoch, .. } = line.clone();
                 news.push_back(News::Line(LineNews { target, epoch, event }));
@@ -191,11 +225,13 @@ impl FollowedLines {
             }
             if line.is_attached && line.is_in_step && (was_lost || reported.is_lost) {
                 note(LineEvent::Found { is_first: !reported.was_found });
+                found.push(place);
             }
             reported.outages = line.outages;
             reported.is_lost = !line.is_attached && (was_lost || reported.is_lost);
             reported.was_found |= line.is_attached;
         }
+        found.into_iter().for_each(|line| self.identify(line));
         if !news.is_empty() {
             self.note_type(news);
         }

@@ -16,6 +16,7 @@ mod output;
 mod perf;
 mod printer;
 mod publish;
+mod pulses;
 mod setting;
 mod shape;
 mod source;

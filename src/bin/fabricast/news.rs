@@ -12,6 +12,10 @@ pub(crate) enum News {
     Found,
     /// A publisher of another epoch was found.
     Restarted,
+    /// It shows no sign of life, and is attached still.
+    Hung,
+    /// It does again.
+    Recovered,
     /// Something has happened to one of several lines.
     Line(LineNews),
     /// The next values are of another type: another line brings them.
@@ -36,6 +40,10 @@ pub(crate) enum LineEvent {
     Found { is_first: bool },
     /// Its publisher has another epoch than the others, which is this one.
     OutOfStep { expected: Epoch },
+    /// Its publisher shows no sign of life, and is attached still.
+    Hung,
+    /// It does again.
+    Recovered,
 }
 
 /// News as a line of JSON.
@@ -49,7 +57,20 @@ pub(crate) struct NewsLine<'a> {
     pub(crate) line: Option<String>,
 }
 
+/// What it means that a publisher hangs, and that it does not any more.
+const HUNG: &str = "the publisher is hung: it shows no sign of life";
+const RECOVERED: &str = "the publisher runs again";
+
 impl News {
+    /// Whether a publisher hangs, or does not any more, and is the same.
+    pub(crate) fn is_of_pulse(&self) -> bool {
+        match self {
+            Self::Hung | Self::Recovered => true,
+            Self::Line(news) => matches!(news.event, LineEvent::Hung | LineEvent::Recovered),
+            _ => false,
+        }
+    }
+
     /// The name of the event, and what happened, for people. A first publisher is called found.
     pub(crate) fn described(&self, is_first: bool) -> (&'static str, String) {
         match self {
@@ -57,6 +78,8 @@ impl News {
             Self::Found if is_first => ("resumed", "its publisher was found".to_owned()),
             Self::Found => ("resumed", "the publisher is back and continues".to_owned()),
             Self::Restarted => ("restarted", "the publisher has restarted: sequences begin anew".to_owned()),
+            Self::Hung => ("hung", format!("{HUNG}; waiting for it")),
+            Self::Recovered => ("recovered", RECOVERED.to_owned()),
             Self::Line(news) => news.described(),
             Self::Retyped => ("retyped", "values are of another type".to_owned()),
         }
@@ -81,6 +104,8 @@ impl LineNews {
             LineEvent::Found { is_first: true } => ("resumed", "its publisher was found".to_owned()),
             LineEvent::Found { is_first: false } => ("resumed", "the publisher is back".to_owned()),
             LineEvent::OutOfStep { expected } => ("out of step", other_epoch(self.epoch, expected)),
+            LineEvent::Hung => ("hung", HUNG.to_owned()),
+            LineEvent::Recovered => ("recovered", RECOVERED.to_owned()),
         }
     }
 }

@@ -3,17 +3,19 @@
 use std::error::Error;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
 use fabricast::{
-    Address, AddressError, AnySubscriber, Delivery, LogStart, Node, NodeBuilder, NodeName, Raw, RdmaConnect,
-    SubscriberError, Target, default_runtime_dir,
+    Address, AddressError, AnySubscriber, Delivery, EventSink, LogStart, Node, NodeBuilder, NodeName, Raw,
+    RdmaConnect, SubscriberError, Target, default_runtime_dir,
 };
 use tracing_subscriber::EnvFilter;
 
 use super::failure::{Exit, Failure};
 use super::lines::FollowedLines;
+use super::pulses::Pulses;
 use super::source::Source;
 
 /// How long a node may take to answer before it counts as hung.
@@ -167,17 +169,7 @@ impl Setting {
         Ok(builder)
     }
 
-    /// Attaches to a topic of any kind and type; to a log from `start` on.
-    pub(crate) fn subscribe_any(
-        &self,
-        target: &Target,
-        delivery: Delivery,
-        start: LogStart,
-    ) -> Result<AnySubscriber<Raw>, Failure> {
-        self.attach(&self.reader(&target.address)?, target, delivery, start)
-    }
-
-    /// The same with a node to look from.
+    /// Attaches a node to a topic of any kind and type; to a log from `start` on.
     pub(crate) fn attach(
         &self,
         node: &Node,
@@ -209,12 +201,14 @@ impl Setting {
             return self.follow_lines(lines, delivery, start, until_end);
         }
         if until_end {
-            return Ok(Source::once(self.subscribe_any(target, delivery, start)?));
+            self.absence(&target.address).map_or(Ok(()), Err)?;
+            let (node, pulses) = self.follower([target])?;
+            return Ok(Source::once(self.attach(&node, target, delivery, start)?, pulses));
         }
         self.check_delivery(&target.address, delivery)?;
         tracing::info!(target: "fabricast", topic = %target, ?delivery, "following");
         let absence = self.absence(&target.address);
-        let node = self.node(None)?;
+        let (node, pulses) = self.follower([target])?;
         let subscriber = node.any_subscriber::<Raw>(target).delivery(delivery).start(start);
         let opened = subscriber.timeout(ATTACH_TIMEOUT).persistent().open();
         let opened = opened.map_err(|error| Failure::from(error).at(&target.address))?;
@@ -225,7 +219,17 @@ impl Setting {
             }
             Failure::new(failure.exit(), format!("{failure}; waiting for a publisher")).note();
         }
-        Ok(Source::persistent(opened))
+        Ok(Source::persistent(opened, pulses))
+    }
+
+    /// Opens a node that notices whether the publishers of these topics hang.
+    fn follower<'a>(
+        &self,
+        targets: impl IntoIterator<Item = &'a Target>,
+    ) -> Result<(Node, Arc<Pulses>), Failure> {
+        let pulses = Arc::new(Pulses::of(targets));
+        let sink: Arc<dyn EventSink> = Arc::<Pulses>::clone(&pulses);
+        Ok((self.builder(None)?.events(sink).open()?, pulses))
     }
 
     /// Follows several publishers of the same values. The end is that of the last of them.
@@ -236,16 +240,17 @@ impl Setting {
         start: LogStart,
         until_end: bool,
     ) -> Result<Source, Failure> {
-        for target in std::iter::once(first).chain(others) {
+        let targets = || std::iter::once(first).chain(others);
+        for target in targets() {
             self.check_delivery(&target.address, delivery)?;
         }
         tracing::info!(target: "fabricast", topic = %first, lines = 1 + others.len(), ?delivery, "following");
-        let node = self.node(None)?;
+        let (node, pulses) = self.follower(targets())?;
         let subscriber = node.any_subscriber::<Raw>(first).delivery(delivery).start(start);
         let lines = subscriber.timeout(ATTACH_TIMEOUT).lines(others).open()?;
-        let lines = FollowedLines::new(lines, until_end);
+        let lines = FollowedLines::new(lines, until_end, (node, Arc::clone(&pulses)));
         lines.note_absent()?;
-        Ok(Source::of_lines(lines))
+        Ok(Source::of_lines(lines, pulses))
     }
 
     /// Refuses a delivery that the connection does not have.

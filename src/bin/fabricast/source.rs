@@ -1,6 +1,7 @@
 //! What a command follows a topic by: a subscriber of one publisher, one that finds the next publisher, or one of several lines.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fabricast::{AnySubscriber, ErrorChain, Liveness, Persistent, Raw, ReceiveError, Sequence, Target};
@@ -8,12 +9,15 @@ use fabricast::{AnySubscriber, ErrorChain, Liveness, Persistent, Raw, ReceiveErr
 use super::interrupt::Interrupt;
 use super::lines::FollowedLines;
 use super::news::News;
+use super::pulses::Pulses;
 use super::subscription::{Received, poll, try_receive};
 
 /// A subscriber that is followed.
 #[derive(Debug)]
 pub(crate) struct Source {
     subscription: Subscription,
+    /// What the node knows of its publishers.
+    pulses: Arc<Pulses>,
     /// What has happened to its publisher, not reported yet.
     news: VecDeque<News>,
 }
@@ -41,20 +45,20 @@ struct Outlasting {
 
 impl Source {
     /// Ends with the publisher.
-    pub(crate) fn once(subscriber: AnySubscriber<Raw>) -> Self {
-        Self { subscription: Subscription::Once(subscriber), news: VecDeque::new() }
+    pub(crate) fn once(subscriber: AnySubscriber<Raw>, pulses: Arc<Pulses>) -> Self {
+        Self { subscription: Subscription::Once(subscriber), pulses, news: VecDeque::new() }
     }
 
     /// Goes on with the next publisher.
-    pub(crate) fn persistent(subscriber: Persistent<AnySubscriber<Raw>>) -> Self {
+    pub(crate) fn persistent(subscriber: Persistent<AnySubscriber<Raw>>, pulses: Arc<Pulses>) -> Self {
         let is_lost = !subscriber.is_attached();
         let outlasting = Outlasting { persistent: subscriber, end: String::new(), outages: 0, is_lost };
-        Self { subscription: Subscription::Persistent(Box::new(outlasting)), news: VecDeque::new() }
+        Self { subscription: Subscription::Persistent(Box::new(outlasting)), pulses, news: VecDeque::new() }
     }
 
     /// Receives from several lines.
-    pub(crate) fn of_lines(lines: FollowedLines) -> Self {
-        Self { subscription: Subscription::Lines(Box::new(lines)), news: VecDeque::new() }
+    pub(crate) fn of_lines(lines: FollowedLines, pulses: Arc<Pulses>) -> Self {
+        Self { subscription: Subscription::Lines(Box::new(lines)), pulses, news: VecDeque::new() }
     }
 
     /// The subscriber that is attached, or was last.
@@ -90,14 +94,27 @@ impl Source {
         }
     }
 
-    /// Whether the publisher of a line is alive; `None` if it has none, or that cannot be seen.
-    pub(crate) fn liveness(&mut self, line: usize) -> Option<Liveness> {
-        match &mut self.subscription {
-            Subscription::Once(subscriber) => Liveness::of(subscriber),
-            Subscription::Persistent(it) if it.is_lost => None,
-            Subscription::Persistent(it) => Liveness::of(it.persistent.current_mut()?),
-            Subscription::Lines(lines) => lines.liveness(line),
+    /// Whether the publisher of a line is alive, which was hung or not before; `None` if it has none.
+    pub(crate) fn liveness(&mut self, line: usize, was_hung: bool) -> Option<Liveness> {
+        if !self.has_publisher(line) {
+            return None;
         }
+        let by_heart = match &mut self.subscription {
+            Subscription::Once(subscriber) => Liveness::of(subscriber),
+            Subscription::Persistent(it) => Liveness::of(it.persistent.current_mut()?),
+            Subscription::Lines(lines) => lines.liveness(line, was_hung),
+        };
+        // One that pushes shows no heartbeat.
+        by_heart.or_else(|| self.pulses.liveness(line))
+    }
+
+    /// Adds to the news that the publisher of a line hangs, or does not any more.
+    pub(crate) fn note_pulse(&mut self, line: usize, is_hung: bool) {
+        let news = match &self.subscription {
+            Subscription::Lines(lines) => lines.pulse_news(line, is_hung),
+            _ => Some(if is_hung { News::Hung } else { News::Recovered }),
+        };
+        self.news.extend(news);
     }
 
     /// Applies a setting to the subscriber, of several lines to those of all.

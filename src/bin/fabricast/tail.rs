@@ -27,7 +27,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     // Only now: until here Ctrl-C has its default effect.
     let interrupt = Interrupt::install()?;
     let (duration, form) = (arguments.duration, arguments.form.form());
-    let followed = Followed { target, doing: "following", duration, is_json: form == Form::Json };
+    let followed = Followed { target, duration, is_json: form == Form::Json };
     let mut arrivals = Arrivals::new(source, followed, &interrupt);
     let Some(filter) = arrivals.begin(&arguments.keys)? else { return Ok(Exit::Done) };
     let Some(subscriber) = arrivals.current() else { return Ok(Exit::Done) };

@@ -44,12 +44,16 @@ found, and whether it continues or has restarted: then its sequences begin anew.
 are also lines of standard output, {\"topic\",\"event\",\"epoch\"}: the event is lost, resumed (also of
 the first publisher) or restarted. With --until-end the command ends with the publisher.
 
+A publisher that hangs, because its process is stopped for example, is reported in the same way
+within about 3 s, once (hung), and again when it runs (recovered). It is not lost, and the command
+waits for it.
+
 With --line, several publishers of the same values, with the same sequences and the same named
 epoch, are lines of one topic. Each value is shown once, from the line that has it first, and no
 record is lost as long as one line has it. Standard error says when the publisher of a line is
 lost, found, or of another epoch (out of step), and at the end what each line brought. With --json
 the events of a line also have \"line\"; records that no line has are lost for the reason missing.
-With --until-end the command ends when no line has a publisher any more. A hung publisher is
+With --until-end the command ends when no line has a publisher any more. A publisher that hangs is
 reported while other lines bring values, too; the exit code is 5 only if all that are attached are
 hung.
 
@@ -57,8 +61,7 @@ The exit code is 0 after --count values, after --for if a value arrived, and at 
 value arrived within --for, or the next topic is of another kind; 5 when the publisher is hung at
 the start, or no value arrived within --for because it is. With --until-end it is 0 or 1 when the
 topic ends in good order after a value or without one; 3 when the topic does not exist; 6 when the
-publisher's process is gone. A hung publisher is reported once, and watching continues; with
---delivery push it is not detected.
+publisher's process is gone.
 
 Examples:
   fabricast watch shm:quotes/EURUSD
@@ -102,7 +105,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     // Only now: until here Ctrl-C has its default effect.
     let interrupt = Interrupt::install()?;
     let (duration, is_json) = (arguments.duration, arguments.json);
-    let followed = Followed { target, doing: "watching", duration, is_json };
+    let followed = Followed { target, duration, is_json };
     let mut arrivals = Arrivals::new(source, followed, &interrupt);
     let Some(mut filter) = arrivals.begin(&arguments.keys)? else { return Ok(Exit::Done) };
     let Some(subscriber) = arrivals.current() else { return Ok(Exit::Done) };

@@ -45,7 +45,8 @@ error.
 With --follow, when the publisher is gone, or ends the topic, the command waits for the next one:
 one of the same epoch continues after the last record, and of any other all records are shown. A
 topic that does not exist yet is waited for, and shown from its first record on. Standard error
-says so; with --json there are lines {\"topic\",\"event\",\"epoch\"}: see `fabricast watch --help`.
+says so, and when a publisher hangs and when it runs again; with --json there are lines
+{\"topic\",\"event\",\"epoch\"}: see `fabricast watch --help`.
 With --until-end the command ends with the publisher. With --line, several publishers of the same
 values are lines of one topic: see `fabricast watch --help`.
 
@@ -53,8 +54,8 @@ The exit code is 0 when it is done, after --count records, and at Ctrl-C; 1 when
 within --for, or, without --follow, when --from is beyond the newest record or no key that matches
 --key was found; 5 when the publisher is hung at the start, or no record arrived within --for
 because it is. Without --follow, or with --until-end, it is 0 or 1 when the topic ends in good
-order after a record or without one; 3 when the topic does not exist; 6 when the publisher's process
-is gone.
+order after a record or without one; 3 when the topic does not exist; 6 when the publisher's
+process is gone.
 
 Examples:
   fabricast tail shm:exchange/trades                         the last 10 records

@@ -218,6 +218,12 @@ impl ReceiveError {
         use ReceiveError::{BrokenStamps, Damaged, Decode, ImpossibleLen};
         matches!(self, BrokenStamps { .. } | Damaged { .. } | Decode { .. } | ImpossibleLen { .. })
     }
+
+    /// Returns whether nothing was lost, and the next call goes on where this one did not: also in the middle of an event.
+    pub(super) fn loses_nothing(&self) -> bool {
+        use ReceiveError::{Contended, Fabric, NotResumed, OutOfStep};
+        matches!(self, Contended { .. } | Fabric(_) | NotResumed { .. } | OutOfStep { .. })
+    }
 }
 
 impl From<ReadFailure> for ReceiveError {

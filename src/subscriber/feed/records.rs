@@ -234,14 +234,12 @@ where
         error: ReceiveError,
         updates: &mut Updates<K, R, V>,
     ) -> Result<Advance<K, R, V>, ReceiveError> {
-        use ReceiveError::{
-            Contended, Contradicted, CutOff, Ended, Fabric, Gone, NotResumed, OutOfStep, Restarted,
-        };
+        use ReceiveError::{Contradicted, CutOff, Ended, Gone, Restarted};
         let last = source.last();
         match error {
-            Contended { .. } | Fabric(_) | NotResumed { .. } | OutOfStep { .. } | Restarted { .. } => {
-                return Err(error);
-            }
+            // After a restart nothing of this is needed any more.
+            Restarted { .. } => return Err(error),
+            error if error.loses_nothing() => return Err(error),
             Ended { .. } | Gone { .. } if self.is_over && matches!(self.cut, Cut::None) => {
                 let (first_lost, count) = (Sequence::NONE.next(), last.get());
                 let is_lost = !self.has_joined && !self.is_cut_off && count > 0;

@@ -1,0 +1,52 @@
+//! Subscribers of several publishers of the same feed.
+
+use super::*;
+use crate::id::Epoch;
+use crate::publisher::FeedPublisher;
+use crate::subscriber::{FeedLines, FeedUpdate};
+
+type Publisher = FeedPublisher<u64, u64, u64>;
+
+fn feed(node: &Node, epoch: u64) -> Publisher {
+    let builder = node.feed_publisher("f").capacity(16).log_capacity(1 << 14).record_len_max(64);
+    builder.epoch(Epoch::new(epoch).unwrap()).open().unwrap()
+}
+
+fn lines<const N: usize>(node: &Node, others: [&str; N]) -> FeedLines<u64, u64, u64> {
+    node.feed_subscriber("shm:a/f").timeout(TIMEOUT).lines(others).open().unwrap()
+}
+
+/// Publishes one event of a record for each of these keys.
+fn publish(publisher: &mut Publisher, keys: std::ops::Range<u64>) {
+    let mut event = publisher.event();
+    keys.for_each(|key| event.update(&key, &key, &key).unwrap());
+    event.commit();
+}
+
+/// It was returned in two parts, and the second one claimed to be whole.
+#[test]
+fn news_of_another_line_does_not_cut_an_event_in_two() {
+    for begins_by_update in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let nodes = [node(&dir, "a"), node(&dir, "b"), node(&dir, "c")];
+        let mut publishers = [feed(&nodes[0], 1), feed(&nodes[1], 1), feed(&nodes[2], 2)];
+        let mut lines = lines(&anonymous(&dir), ["shm:b/f", "shm:c/f"]);
+        assert!(lines.try_event().unwrap().is_none());
+        let began_ns = SystemClock.monotonic_ns();
+        wait_until("the other line to be out of step for long", || {
+            SystemClock.monotonic_ns() - began_ns > limits::OUT_OF_STEP_NS
+        });
+        publishers.iter_mut().take(2).for_each(|publisher| publish(publisher, 0..3));
+        // A record of each line, then the last line has its turn.
+        let mut received = 0;
+        if begins_by_update {
+            assert!(matches!(lines.try_update(), Ok(Some(FeedUpdate::Record(_)))));
+            received += 1;
+        }
+        let error = if begins_by_update { lines.try_update().err() } else { lines.try_event().err() };
+        assert!(matches!(error, Some(ReceiveError::OutOfStep { .. })), "{error:?}");
+        let event = lines.try_event().unwrap().expect("all of it is there");
+        assert_eq!((event.updates.len(), event.sequence.get()), (3 - received, 3));
+        assert_eq!(event.is_whole, !begins_by_update);
+    }
+}

@@ -3,6 +3,8 @@ mod line;
 mod published;
 mod set;
 mod source;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::sync::Arc;

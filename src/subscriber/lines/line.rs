@@ -40,7 +40,8 @@ pub struct LineReport {
     pub first: u64,
     /// Values that another line had brought before.
     pub duplicates: u64,
-    /// Values that the line could not bring, because they were overwritten, damaged or cut off. Another line may have brought them.
+    /// Values that the line could not bring, because they were overwritten, damaged or cut off. Another line may have brought them. A
+    /// record that its next publisher does not have either counts once.
     pub lost: u64,
     /// How often its publisher was lost.
     pub outages: u64,
@@ -65,6 +66,8 @@ pub(super) struct Line<S: LineSource + Renewable> {
     is_absent: bool,
     /// What was received when it attached: it need not bring that.
     joined: Sequence,
+    /// The last value of the epoch that was reported lost on it.
+    given_up: Sequence,
     lag_ns: Option<u64>,
     first: u64,
     duplicates: u64,
@@ -105,6 +108,7 @@ impl<S: LineSource + Renewable> Line<S> {
             overdue: None,
             is_absent: false,
             joined: Sequence::NONE,
+            given_up: Sequence::NONE,
             lag_ns: None,
             first: 0,
             duplicates: 0,
@@ -128,7 +132,7 @@ impl<S: LineSource + Renewable> Line<S> {
             self.discarded = before;
         }
         (self.held, self.overdue, self.is_absent) = (None, None, false);
-        (self.lag_ns, self.joined) = (None, last);
+        (self.lag_ns, self.joined, self.given_up) = (None, last, Sequence::NONE);
     }
 
     /// Whether it is attached, and goes on after values that were discarded since.
@@ -289,11 +293,12 @@ impl<S: LineSource + Renewable> Line<S> {
             Lapped { first_lost, count }
             | DamagedRecords { first_lost, count }
             | CutOff { first_lost, count } => {
-                // What it lost before it attached does not count.
+                // What it lost before it attached does not count, nor what an earlier publisher of it had lost already.
                 let end = first_lost.get().saturating_add(count);
-                let lost = end.saturating_sub(first_lost.max(self.joined.next()).get());
-                self.lost = self.lost.saturating_add(lost);
+                let first = first_lost.max(self.joined.next()).max(self.given_up.next());
+                self.lost = self.lost.saturating_add(end.saturating_sub(first.get()));
                 let newest = Sequence::new(end.saturating_sub(1));
+                self.given_up = self.given_up.max(newest);
                 if arbiter.wants_each() || newest <= arbiter.last() {
                     return Ok(());
                 }

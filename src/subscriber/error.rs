@@ -149,7 +149,8 @@ pub enum ReceiveError {
         source: ControlError,
     },
     /// Records that none of the [lines](crate::Lines) has brought: every line that was attached lost them, or a line that may still have
-    /// them did not bring them in time. The next receive continues after them.
+    /// them did not bring them in time. The last records of an epoch, if they were cut off, are reported when the next epoch begins, before
+    /// [`Self::Restarted`]. The next receive continues after them.
     #[error(
         "{count} records from {first_lost} on are missing: no line has brought them; the report on each line says what it lost"
     )]

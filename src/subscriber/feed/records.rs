@@ -143,7 +143,13 @@ where
         }
         self.suspect_lost(source.last());
         match &self.cut {
-            Cut::Due { .. } => return self.read_cut(source).map(Advance::from),
+            Cut::Due { .. } => {
+                return match self.read_cut(source) {
+                    // A loss, which the cut has to be after.
+                    Err(error @ ReceiveError::Missing { .. }) => self.fail(source, error, updates),
+                    read => read.map(Advance::from),
+                };
+            }
             Cut::Ahead { cut, is_overtaken, .. } if source.last() >= cut.sequence || self.is_over => {
                 let (is_overtaken, sequence) = (*is_overtaken, cut.sequence);
                 // The log has ended before the cut: its last records never come, only their values.

@@ -67,7 +67,7 @@ pub(super) struct Line<S: LineSource + Renewable> {
     /// What was received when it attached: it need not bring that.
     joined: Sequence,
     /// The last value of the epoch that was reported lost on it.
-    given_up: Sequence,
+    pub(super) given_up: Sequence,
     lag_ns: Option<u64>,
     first: u64,
     duplicates: u64,

@@ -200,7 +200,7 @@ impl<S: LineSource + Renewable> LineSet<S> {
 
     /// Reports records as missing that no line brings any more, or none has brought in time.
     fn give_up_gap(&mut self) -> Result<(), ReceiveError> {
-        let Some(arbiter) = self.arbiter.as_mut().filter(|arbiter| arbiter.wants_each()) else {
+        let Some(arbiter) = self.arbiter.as_ref().filter(|arbiter| arbiter.wants_each()) else {
             return Ok(());
         };
         let Some(next) = arbiter.last().get().checked_add(1).map(Sequence::new) else { return Ok(()) };
@@ -236,13 +236,21 @@ impl<S: LineSource + Renewable> LineSet<S> {
                 return Ok(());
             }
         }
-        self.gap_since_ns = None;
         let identity = self.identity;
         self.lines.iter_mut().filter(|line| line.may_bring(next, identity)).for_each(Line::note_overdue);
-        let count = reached.get().saturating_sub(next.get()).saturating_add(1);
-        arbiter.skip_to(reached);
+        self.miss_until(reached)
+    }
+
+    /// Reports the records up to this one missing, if any were not received.
+    fn miss_until(&mut self, last: Sequence) -> Result<(), ReceiveError> {
+        let Some(arbiter) = self.arbiter.as_mut().filter(|arbiter| arbiter.last() < last) else {
+            return Ok(());
+        };
+        let (first_lost, count) = (arbiter.last().next(), last.get() - arbiter.last().get());
+        arbiter.skip_to(last);
+        self.gap_since_ns = None;
         self.missing = self.missing.saturating_add(count);
-        Err(ReceiveError::Missing { first_lost: next, count })
+        Err(ReceiveError::Missing { first_lost, count })
     }
 
     /// Reports a value that is damaged on every line that has got so far, or that no other line has brought in time.
@@ -256,11 +264,17 @@ impl<S: LineSource + Renewable> LineSet<S> {
         lost.map_or(Ok(()), Err)
     }
 
-    /// Goes over to the epoch of a line if no other is left.
+    /// Goes over to the epoch of a line if no other is left. Before that it reports the last records of the epoch that were cut off or
+    /// overwritten on a line: none brings them any more.
     fn begin_again(&mut self) -> Result<(), ReceiveError> {
         let Some((before, _)) = self.identity else { return Ok(()) };
         if self.is_left() {
             return Ok(());
+        }
+        let wants_each = self.arbiter.as_ref().is_some_and(|arbiter| arbiter.wants_each());
+        if wants_each && self.lines.iter().any(|line| line.persistent.is_attached()) {
+            let given_up = self.lines.iter().map(|line| line.given_up).max();
+            self.miss_until(given_up.unwrap_or_default())?;
         }
         // They bring all again, because the program has discarded it.
         self.lines.iter_mut().filter(|line| line.is_stale()).for_each(Line::start_over);

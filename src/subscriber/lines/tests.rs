@@ -233,3 +233,57 @@ fn records_that_a_line_has_lost_twice_count_once() {
     let lost: Vec<u64> = set.report().iter().map(|LineReport { lost, .. }| *lost).collect();
     assert_eq!((lost, set.missing()), (vec![7, 0], 0));
 }
+
+/// They were not reported: the other line might have brought them.
+#[test]
+fn records_that_were_cut_off_are_missing_once_no_line_has_their_epoch() {
+    for was_found in [false, true] {
+        let (mut set, [mut one, mut other]) = set();
+        one.find(1, 0);
+        one.publish(95);
+        one.fail(cut_off(96, 5));
+        one.end(100);
+        if was_found {
+            other.find(1, 0);
+            other.publish(80);
+            other.fail(cut_off(81, 9));
+            other.end(89);
+        }
+        receive(&mut set, 1..=95);
+        assert_eq!(set.missing(), 0, "a publisher of the epoch may still bring them");
+        one.find(2, 0);
+        one.publish(2);
+        let error = next(&mut set).unwrap_err();
+        assert!(
+            matches!(error, ReceiveError::Missing { first_lost, count: 5 } if first_lost.get() == 96),
+            "{error}"
+        );
+        let error = next(&mut set).unwrap_err();
+        assert!(matches!(error, ReceiveError::Restarted { last, .. } if last.get() == 100), "{error}");
+        receive(&mut set, 1..=2);
+        assert_eq!(set.missing(), 5);
+        // Nothing of the epoch before counts any more.
+        one.end(2);
+        other.find(3, 0);
+        let error = next(&mut set).unwrap_err();
+        assert!(matches!(error, ReceiveError::Restarted { last, .. } if last.get() == 2), "{error}");
+    }
+}
+
+#[test]
+fn records_that_were_cut_off_are_received_of_a_publisher_that_comes_later() {
+    let (mut set, [mut one, mut other]) = set();
+    one.find(1, 0);
+    one.publish(95);
+    one.fail(cut_off(96, 5));
+    one.end(100);
+    receive(&mut set, 1..=95);
+    other.find(1, 0);
+    other.publish(100);
+    one.find(2, 0);
+    receive(&mut set, 96..=100);
+    other.end(100);
+    let error = next(&mut set).unwrap_err();
+    assert!(matches!(error, ReceiveError::Restarted { last, .. } if last.get() == 100), "{error}");
+    assert_eq!(set.missing(), 0);
+}

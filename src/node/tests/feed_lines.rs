@@ -50,3 +50,79 @@ fn news_of_another_line_does_not_cut_an_event_in_two() {
         assert_eq!(event.is_whole, !begins_by_update);
     }
 }
+
+/// A value that publishers may set to 0, and one that may not be 0.
+mod values {
+    use serde::{Deserialize, Serialize};
+
+    #[derive(Clone, Serialize, Deserialize)]
+    #[serde(from = "u64", into = "u64")]
+    pub(super) struct Level(pub(super) u64);
+
+    impl From<u64> for Level {
+        fn from(number: u64) -> Self {
+            Self(number)
+        }
+    }
+
+    impl From<Level> for u64 {
+        fn from(Level(number): Level) -> Self {
+            number
+        }
+    }
+
+    pub(super) mod positive {
+        use std::num::NonZeroU64;
+
+        use serde::{Deserialize, Serialize};
+
+        #[derive(Clone, Debug, Serialize, Deserialize)]
+        #[serde(try_from = "u64", into = "u64")]
+        pub(in crate::node::tests::feed_lines) struct Level(NonZeroU64);
+
+        impl TryFrom<u64> for Level {
+            type Error = &'static str;
+
+            fn try_from(number: u64) -> Result<Self, Self::Error> {
+                NonZeroU64::new(number).map(Self).ok_or("0 is no level")
+            }
+        }
+
+        impl From<Level> for u64 {
+            fn from(Level(number): Level) -> Self {
+                number.get()
+            }
+        }
+    }
+}
+
+/// A value that is not one of the type, like one that is damaged, is taken of a line on which it is.
+#[test]
+fn cut_is_taken_of_a_line_on_which_all_values_are_intact() {
+    let dir = tempfile::tempdir().unwrap();
+    let nodes = [node(&dir, "a"), node(&dir, "b")];
+    let subscribing = anonymous(&dir);
+    // The values of two keys on each line, and how many of them are received.
+    for (values, count) in [([[1, 0], [1, 1]], 2), ([[0, 0], [1, 0]], 1), ([[0, 1], [0, 0]], 1)] {
+        let open = |(node, values): (&Node, [u64; 2])| {
+            let builder = node.feed_publisher::<u64, u64, values::Level>("f").epoch(Epoch::FIRST);
+            let mut publisher = builder.open().unwrap();
+            for (key, value) in (0..).zip(values) {
+                publisher.publish(&key, &key, &values::Level(value)).unwrap();
+            }
+            publisher
+        };
+        let publishers: Vec<_> = nodes.iter().zip(values).map(open).collect();
+        let builder = subscribing.feed_subscriber::<u64, u64, values::positive::Level>("shm:a/f");
+        let mut lines = builder.timeout(TIMEOUT).lines(["shm:b/f"]).open().unwrap();
+        let event = lines.event_timeout(TIMEOUT).unwrap().expect("the values");
+        assert_eq!((event.updates.len(), event.is_whole), (count, count == 2));
+        match lines.try_event() {
+            Ok(None) => assert_eq!(count, 2),
+            Err(ReceiveError::UnreadableValues { count: 1 }) => assert_eq!(count, 1),
+            received => panic!("{received:?}"),
+        }
+        assert_eq!(lines.suspects().len(), 2 - count);
+        drop(publishers);
+    }
+}

@@ -8,7 +8,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::assembly::Assembly;
 use super::records::Records;
-use super::source::{CutScan, FeedSource, KnownCut, read_cut};
+use super::source::{CutReading, CutScan, FeedSource, KnownCut, read_cut};
 use super::update::{FeedEvent, FeedUpdate};
 use super::{KeyPredicate, event_len_max};
 use crate::fabric::FabricError;
@@ -23,6 +23,9 @@ use crate::subscriber::table::{TableSubscriber, with_pattern, with_prefix};
 use crate::subscriber::{
     LogSubscriber, Position, ReceiveError, Renewable, RenewableHandle, Sample, SubscriberError,
 };
+
+/// Passes over the table of a line whose entries may be intact, before a cut with damaged ones is taken of another line.
+const PASSES_AWAITED: u32 = 64;
 
 /// A subscriber of several publishers of the same feed, its lines: see [`Lines`](crate::Lines). It receives each record once, from the
 /// line that brings it first. [`lines`](crate::FeedSubscriberBuilder::lines) begins one.
@@ -331,20 +334,45 @@ where
         false
     }
 
+    /// Takes a cut without damaged entries of whichever line has one first. If the tables of all lines that have reached the event have
+    /// damaged entries, it takes the cut with the fewest of them.
     fn read_cut(
         &mut self,
         at_least: Sequence,
         _: bool,
-        scans: &mut Vec<CutScan>,
+        reading: &mut CutReading<K, V>,
     ) -> Result<Option<KnownCut<K, V>>, ReceiveError> {
-        self.ask(|line| {
+        self.seek()?;
+        let mut is_awaited = false;
+        let answer = self.ask(|line| {
+            let of = line.table.incarnation();
             // A landing region may be behind, and so may a publisher.
-            if line.table.core.is_before(at_least) {
+            if line.table.core.is_before(at_least) || reading.is_damaged(of) {
                 return Ok(None);
             }
-            let cut = read_cut(&mut line.table, scans)?;
-            Ok(cut.filter(|cut| cut.sequence >= at_least))
-        })
+            let Some(cut) = read_cut(&mut line.table, &mut reading.scans)? else {
+                // Its scan is the last one.
+                let passes = reading.scans.last().map_or(0, |CutScan { scan, .. }| scan.passes());
+                is_awaited |= passes < PASSES_AWAITED;
+                return Ok(None);
+            };
+            if cut.sequence < at_least {
+                return Ok(None);
+            }
+            if cut.unreadable == 0 {
+                return Ok(Some(cut));
+            }
+            reading.keep_damaged(of, cut);
+            Ok(None)
+        });
+        if matches!(answer, Ok(Some(_))) {
+            return answer;
+        }
+        self.begin_again()?;
+        match reading.damaged.take_if(|_| !is_awaited) {
+            Some(damaged) => Ok(Some(damaged)),
+            None => answer,
+        }
     }
 }
 

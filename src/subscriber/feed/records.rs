@@ -7,7 +7,7 @@
 use std::hash::Hash;
 
 use super::keys::{Keys, RecordLink};
-use super::source::{CutScan, FeedSource, KnownCut};
+use super::source::{CutReading, FeedSource, KnownCut};
 use super::update::{Advance, EventEnd, FeedUpdate, RecordUpdate, Updates, ValueUpdate};
 use crate::id::{Meta, Sequence};
 use crate::limits;
@@ -55,7 +55,7 @@ enum Cut<K, V> {
         since_ns: Option<u64>,
         /// Any key may lack records; otherwise only those that are suspect.
         is_for_all: bool,
-        scans: Vec<CutScan>,
+        reading: CutReading<K, V>,
     },
     /// It is known, and the log is read up to the same event.
     Ahead {
@@ -303,15 +303,15 @@ where
 
     /// Requests a cut of the last record or a later event.
     fn compare_again(&mut self, at_least: Sequence, is_for_all: bool) {
-        self.cut = Cut::Due { at_least, since_ns: None, is_for_all, scans: Vec::new() };
+        self.cut = Cut::Due { at_least, since_ns: None, is_for_all, reading: CutReading::new() };
     }
 
     /// Reads the cut. Returns false if the table has not reached it.
     fn read_cut<R>(&mut self, source: &mut impl FeedSource<K, R, V>) -> Result<bool, ReceiveError> {
-        let Cut::Due { at_least, since_ns, is_for_all, scans } = &mut self.cut else { return Ok(true) };
+        let Cut::Due { at_least, since_ns, is_for_all, reading } = &mut self.cut else { return Ok(true) };
         // Loaded before the table is read: it is complete at its end.
         let has_ended = source.has_ended();
-        let is_given_up = match source.read_cut(*at_least, has_ended, scans) {
+        let is_given_up = match source.read_cut(*at_least, has_ended, reading) {
             Ok(Some(cut)) if cut.sequence >= *at_least => {
                 // Keys whose last record was lost.
                 let is_lost =
@@ -322,7 +322,7 @@ where
                 return Ok(true);
             }
             Ok(Some(_)) => has_ended,
-            Ok(None) => has_ended && passes(scans) >= PASSES_LAST,
+            Ok(None) => has_ended && reading.passes() >= PASSES_LAST,
             Err(error) if !has_ended => return Err(error),
             Err(_) => true,
         };
@@ -340,7 +340,7 @@ where
             return Ok(false);
         }
         *since_ns = Some(now_ns);
-        Err(ReceiveError::Contended { attempts: passes(scans).max(1) })
+        Err(ReceiveError::Contended { attempts: reading.passes().max(1) })
     }
 
     /// Compares the cut with what was received up to the same event, and adds the values of the keys that lack records.
@@ -374,9 +374,4 @@ where
         }
         (self.has_joined, self.is_whole, self.compared) = (true, true, sequence);
     }
-}
-
-/// How often the table was read.
-fn passes(scans: &[CutScan]) -> u32 {
-    scans.iter().map(|CutScan { scan, .. }| scan.passes()).max().unwrap_or(0)
 }

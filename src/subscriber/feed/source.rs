@@ -37,8 +37,18 @@ pub(super) trait FeedSource<K, R, V> {
         &mut self,
         at_least: Sequence,
         has_ended: bool,
-        scans: &mut Vec<CutScan>,
+        reading: &mut CutReading<K, V>,
     ) -> Result<Option<KnownCut<K, V>>, ReceiveError>;
+}
+
+/// What was read so far to find a cut.
+pub(super) struct CutReading<K, V> {
+    /// The tables that are not read to the end.
+    pub(super) scans: Vec<CutScan>,
+    /// Of those that are, but with damaged entries: the cut with the fewest.
+    pub(super) damaged: Option<KnownCut<K, V>>,
+    /// These tables.
+    damaged_of: Vec<Incarnation>,
 }
 
 /// A cut that is being read, of a table of this incarnation.
@@ -107,13 +117,38 @@ where
         &mut self,
         at_least: Sequence,
         has_ended: bool,
-        scans: &mut Vec<CutScan>,
+        reading: &mut CutReading<K, V>,
     ) -> Result<Option<KnownCut<K, V>>, ReceiveError> {
         // A landing region may be behind.
         if !has_ended && self.table.core.is_before(at_least) {
             return Ok(None);
         }
-        read_cut(self.table, scans)
+        read_cut(self.table, &mut reading.scans)
+    }
+}
+
+impl<K, V> CutReading<K, V> {
+    /// Has read nothing.
+    pub(super) fn new() -> Self {
+        Self { scans: Vec::new(), damaged: None, damaged_of: Vec::new() }
+    }
+
+    /// Returns how often a table was read.
+    pub(super) fn passes(&self) -> u32 {
+        self.scans.iter().map(|CutScan { scan, .. }| scan.passes()).max().unwrap_or(0)
+    }
+
+    /// Returns whether the table of this incarnation was found to have damaged entries.
+    pub(super) fn is_damaged(&self, of: Incarnation) -> bool {
+        self.damaged_of.contains(&of)
+    }
+
+    /// Keeps a cut with damaged entries if it has fewer of them than others.
+    pub(super) fn keep_damaged(&mut self, of: Incarnation, cut: KnownCut<K, V>) {
+        self.damaged_of.push(of);
+        if self.damaged.as_ref().is_none_or(|kept| cut.unreadable < kept.unreadable) {
+            self.damaged = Some(cut);
+        }
     }
 }
 

@@ -266,7 +266,7 @@ impl<S: LineSource + Renewable> LineSet<S> {
 
     /// Goes over to the epoch of a line if no other is left. Before that it reports the last records of the epoch that were cut off or
     /// overwritten on a line: none brings them any more.
-    fn begin_again(&mut self) -> Result<(), ReceiveError> {
+    pub(crate) fn begin_again(&mut self) -> Result<(), ReceiveError> {
         let Some((before, _)) = self.identity else { return Ok(()) };
         if self.is_left() {
             return Ok(());
@@ -393,12 +393,12 @@ impl<S: LineSource + Renewable> LineSet<S> {
     }
 
     /// Asks the attached subscribers of the epoch that is received for something else than the next value, those that are ahead first,
-    /// until one has it.
+    /// until one has it. The caller has attached those that were found ([`Self::seek`]), and goes over to another epoch afterwards
+    /// ([`Self::begin_again`]).
     pub(crate) fn ask<T>(
         &mut self,
         mut ask: impl FnMut(&mut S) -> Result<Option<T>, ReceiveError>,
     ) -> Result<Option<T>, ReceiveError> {
-        self.seek()?;
         let identity = self.identity;
         let mut same: Vec<&mut Line<S>> = self.lines.iter_mut().collect();
         same.retain(|line| line.persistent.is_attached() && line.identity() == identity);
@@ -411,7 +411,6 @@ impl<S: LineSource + Renewable> LineSet<S> {
                 Err(error) => failure = Some(error),
             }
         }
-        self.begin_again()?;
         failure.map_or(Ok(None), Err)
     }
 

@@ -437,6 +437,35 @@ fn worlds_that_failed_before_do_not_fail() {
     play(19, Reach::Fetched, Delivery::Push);
 }
 
+/// No publisher is attached that could bring the cut.
+#[test]
+fn cut_of_a_feed_is_not_overdue_while_no_line_is_attached() {
+    let world = World::new(1, Reach::Fetched);
+    let script = Script::new(&mut Random::new(1), 1);
+    let (mut line, node) = (Line::new(&world, "a", &script, RING_LENS[0]), world.node("one", false));
+    line.publish(&script);
+    let [first, other] = targets("feed");
+    let builder = node.feed_subscriber::<u64, u64, u64>(first.as_str()).lines([other.as_str()]);
+    let mut feed = builder.open().unwrap();
+    world.kill("a");
+    // It finds out before it has read the table.
+    (0..20).for_each(|_| world.turn());
+    for _ in 0..30 {
+        assert!(feed.try_update().unwrap().is_none());
+        world.network.clock().advance(limits::ANSWER_DEADLINE_NS / 10);
+        (0..20).for_each(|_| world.turn());
+    }
+    assert!(feed.is_recovering() && !feed.report()[0].is_attached);
+    let mut next = Line::new(&world, "b", &script, RING_LENS[0]);
+    next.publish(&script);
+    let value = (0..TURNS).find_map(|_| {
+        world.turn();
+        feed.try_update().unwrap()
+    });
+    assert!(matches!(value, Some(FeedUpdate::Value(_))), "{value:?}");
+    std::mem::forget(line);
+}
+
 #[test]
 fn pull_subscribers_in_place_survive_the_loss_of_lines() {
     subscribers_survive_the_loss_of_lines(Reach::Mapped, Delivery::Pull);

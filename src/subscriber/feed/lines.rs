@@ -290,7 +290,7 @@ where
                 return received;
             }
             let Some(waited_ns) = waiting.waited_ns() else { return received };
-            if self.records.as_ref().is_some_and(Records::is_cut_due) {
+            if self.set.is_attached() && self.records.as_ref().is_some_and(Records::is_cut_due) {
                 // Nothing notifies of the table.
                 self.set.clock().pause(PAUSE.min(timeout));
             } else {
@@ -332,6 +332,10 @@ where
 
     fn has_ended(&self) -> bool {
         false
+    }
+
+    fn is_attached(&self) -> bool {
+        self.is_attached()
     }
 
     /// Takes a cut without damaged entries of whichever line has one first. If the tables of all lines that have reached the event have

@@ -288,9 +288,13 @@ where
         Ok(Advance::More)
     }
 
-    /// Fails if the log has not reached the cut for long.
+    /// Fails if the log has not reached the cut for long, although a publisher is attached.
     fn check_deadline<R>(&mut self, source: &impl FeedSource<K, R, V>) -> Result<(), ReceiveError> {
         let Cut::Ahead { since, .. } = &mut self.cut else { return Ok(()) };
+        if !source.is_attached() {
+            *since = None;
+            return Ok(());
+        }
         let (now_ns, last) = (source.now_ns(), source.last());
         let (_, since_ns) = *since.filter(|(at, _)| *at == last).as_ref().unwrap_or(&(last, now_ns));
         *since = Some((last, since_ns));
@@ -333,6 +337,10 @@ where
             }
             (self.cut, self.is_table_given_up) = (Cut::None, true);
             return Ok(true);
+        }
+        if !source.is_attached() {
+            *since_ns = None;
+            return Ok(false);
         }
         let now_ns = source.now_ns();
         let waited_ns = now_ns.saturating_sub(*since_ns.get_or_insert(now_ns));

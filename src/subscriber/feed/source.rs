@@ -32,6 +32,9 @@ pub(super) trait FeedSource<K, R, V> {
     /// Log and table have ended.
     fn has_ended(&self) -> bool;
 
+    /// Whether a publisher of the epoch is attached, so that what is awaited may come.
+    fn is_attached(&self) -> bool;
+
     /// Reads a table for one pass. `None` if it has not reached this record, or the cut is not complete yet; then its scan is kept.
     fn read_cut(
         &mut self,
@@ -111,6 +114,10 @@ where
 
     fn has_ended(&self) -> bool {
         self.log.core.subscription.has_ended() && self.table.core.subscription.has_ended()
+    }
+
+    fn is_attached(&self) -> bool {
+        true
     }
 
     fn read_cut(

@@ -343,6 +343,11 @@ impl<S: LineSource + Renewable> LineSet<S> {
         self.identity.map(|(epoch, _)| epoch)
     }
 
+    /// Returns whether a publisher of that epoch is attached.
+    pub(crate) fn is_attached(&self) -> bool {
+        self.lines.iter().any(|line| line.persistent.is_attached() && line.identity() == self.identity)
+    }
+
     /// Returns how many records no line has brought.
     pub(crate) fn missing(&self) -> u64 {
         self.missing
@@ -399,6 +404,8 @@ impl<S: LineSource + Renewable> LineSet<S> {
         &mut self,
         mut ask: impl FnMut(&mut S) -> Result<Option<T>, ReceiveError>,
     ) -> Result<Option<T>, ReceiveError> {
+        // What there is to wait for is what it asks for.
+        self.has_more = false;
         let identity = self.identity;
         let mut same: Vec<&mut Line<S>> = self.lines.iter_mut().collect();
         same.retain(|line| line.persistent.is_attached() && line.identity() == identity);

@@ -191,8 +191,8 @@ struct Search<S> {
     /// Why the last session ended, while nothing says that its publisher did. Locked while an event is told, so that events are in
     /// order.
     suspicion: Mutex<Option<Suspicion>>,
-    /// Whether something was found, or is suspected: without it, a poll takes no lock and reads no clock. Written under the lock of
-    /// the suspicion.
+    /// Whether something was found, or is suspected: without it, a subscriber that is lost takes no lock and reads no clock. Written under
+    /// the lock of the suspicion.
     has_news: AtomicBool,
     /// How often a publisher was lost.
     outages: AtomicU64,
@@ -309,7 +309,8 @@ impl<O: Reopen> Seek<O::Handle> for NodeSeek<O> {
     }
 
     fn is_suspected(&self) -> bool {
-        self.search.suspicion.lock().is_some() || self.search.found.lock().is_some()
+        self.search.has_news.load(Ordering::Acquire)
+            && (self.search.suspicion.lock().is_some() || self.search.found.lock().is_some())
     }
 
     fn poll(&mut self) -> Option<Result<O::Handle, SubscriberError>> {

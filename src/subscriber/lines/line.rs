@@ -148,11 +148,6 @@ impl<S: LineSource + Renewable> Line<S> {
         self.persistent.start_over();
     }
 
-    /// Whether it is attached, or only its connection may be lost.
-    pub(super) fn has_publisher(&self) -> bool {
-        self.persistent.is_attached() || self.persistent.is_reconnecting()
-    }
-
     /// Whether it may bring what comes before `next` of this topic, and has not been waited for in vain.
     pub(super) fn may_bring(&self, next: Sequence, identity: Option<(Epoch, Kind)>) -> bool {
         if self.identity() != identity {

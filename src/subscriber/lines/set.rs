@@ -287,9 +287,12 @@ impl<S: LineSource + Renewable> LineSet<S> {
 
     /// Whether a line has the epoch that is received, or a value of it.
     fn is_left(&self) -> bool {
-        let is_left =
-            |line: &Line<S>| line.held.is_some() || line.has_publisher() && line.identity() == self.identity;
-        self.lines.iter().any(is_left)
+        let is_reconnecting =
+            |line: &Line<S>| line.identity() == self.identity && line.persistent.is_reconnecting();
+        // First the lines that it costs no lock to look at.
+        self.is_attached()
+            || self.lines.iter().any(|line| line.held.is_some())
+            || self.lines.iter().any(is_reconnecting)
     }
 
     /// Reports once that a line has another epoch than others, if there are others.

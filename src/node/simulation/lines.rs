@@ -437,6 +437,46 @@ fn worlds_that_failed_before_do_not_fail() {
     play(19, Reach::Fetched, Delivery::Push);
 }
 
+/// Each began with its own newest record.
+#[test]
+fn line_that_answers_late_brings_what_the_one_before_has_lost() {
+    for reach in [Reach::Mapped, Reach::Fetched] {
+        let world = World::new(1, reach);
+        let nodes = NAMES.map(|name| world.node(name, true));
+        let open = |node: &Node, capacity| -> LogPublisher<u64> {
+            let builder = node.log_publisher("log").payload_len_max(64).capacity(capacity);
+            builder.epoch(Epoch::FIRST).open().unwrap()
+        };
+        let mut publishers = [open(&nodes[0], RING_LENS[1]), open(&nodes[1], RING_LENS[0])];
+        let mut publish = |until: u64| {
+            for publisher in &mut publishers {
+                (publisher.newest().get() + 1..=until).for_each(|it| _ = publisher.publish(&it).unwrap());
+            }
+        };
+        publish(10);
+        NAMES.iter().for_each(|name| world.network.pause(&name.parse().unwrap()));
+        let node = world.node("one", false);
+        let [first, other] = targets("log");
+        let builder = node.log_subscriber::<u64>(first.as_str()).timeout(Duration::from_millis(50));
+        let mut lines = builder.lines([other]).gap_timeout(Duration::MAX).open().unwrap();
+        let mut received = Vec::new();
+        let mut receive = |until: &dyn Fn(&[LineReport]) -> bool| {
+            let is_over = (0..TURNS).any(|_| {
+                world.turn();
+                received.extend(lines.try_receive().unwrap().map(|sample| sample.value));
+                until(&lines.report())
+            });
+            assert!(is_over, "{lines:?}");
+        };
+        world.network.resume(&NAMES[0].parse().unwrap());
+        receive(&|report| report[0].is_attached);
+        publish(200);
+        world.network.resume(&NAMES[1].parse().unwrap());
+        receive(&|report| report.iter().all(|line| line.last.get() == 200));
+        assert_eq!(received, (11..=200).collect::<Vec<_>>());
+    }
+}
+
 /// No publisher is attached that could bring the cut.
 #[test]
 fn cut_of_a_feed_is_not_overdue_while_no_line_is_attached() {

@@ -122,6 +122,11 @@ pub enum ReceiveError {
     /// Values or records received with notices differ from the publisher's memory: a program that can read the topic forged them,
     /// or they were damaged on the wire. Reported once; afterwards the subscriber ignores inline values and reads the memory. The
     /// next call continues with what the memory holds: the newest value of a state topic, every record from `first` on of a log.
+    ///
+    /// For a subscriber of several [lines](crate::Lines), `first` is the first such value that it has received from the line with these
+    /// notices. Records from there on come again from that line, also those that another one had brought. If others had brought all
+    /// values in doubt, nothing is reported: they are only counted, in the line's
+    /// [`SubscriberStats::withdrawn`](crate::SubscriberStats::withdrawn).
     #[error(
         "values {first} to {told} came with notices and differ from the publisher's memory, which has reached {found}: \
          discard them and check which programs can read the topic; from now on this subscriber reads the memory"

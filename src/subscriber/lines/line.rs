@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::damage::Damages;
-use super::published::PublishTimes;
+use super::published::Published;
 use super::source::LineSource;
 use crate::fabric::Target;
 use crate::id::{Epoch, Kind, Meta, Sequence};
@@ -209,7 +209,7 @@ impl<S: LineSource + Renewable> Line<S> {
         &mut self,
         index: usize,
         (arbiter, damages): (&mut dyn Arbiter, &mut Damages),
-        published: &PublishTimes,
+        published: &Published,
     ) -> Result<Polled<S::Item>, ReceiveError> {
         self.persistent.resume_after_at_most(if arbiter.wants_each() {
             arbiter.last()
@@ -224,7 +224,7 @@ impl<S: LineSource + Renewable> Line<S> {
                 Ok(Some(offer)) => offer,
                 Ok(None) => return Ok(self.find_nothing(index, arbiter)),
                 Err(error) => {
-                    self.fail(index, error, (&mut *arbiter, &mut *damages))?;
+                    self.fail(index, error, (&mut *arbiter, &mut *damages), published)?;
                     continue;
                 }
             };
@@ -280,6 +280,7 @@ impl<S: LineSource + Renewable> Line<S> {
         index: usize,
         error: ReceiveError,
         (arbiter, damages): (&mut dyn Arbiter, &mut Damages),
+        published: &Published,
     ) -> Result<(), ReceiveError> {
         use ReceiveError::{
             BrokenStamps, Contradicted, CutOff, Damaged, DamagedRecords, ForeignEpoch, ImpossibleLen, Lapped,
@@ -309,14 +310,19 @@ impl<S: LineSource + Renewable> Line<S> {
                 let oldest = subscriber.and_then(|it| damages.add(index, (sequence, it.damaged()), error));
                 oldest.map_or(Ok(()), Err)
             }
-            Contradicted { first, told, .. } => {
-                // The values from there on come again, unless a newer one has replaced them.
-                let before = Sequence::new(first.get().saturating_sub(1));
-                if before < arbiter.last() && (arbiter.wants_each() || arbiter.last() <= told) {
-                    arbiter.skip_to(before);
+            Contradicted { first, told, found } => {
+                let (last, wants_each) = (arbiter.last(), arbiter.wants_each());
+                // Otherwise other lines have brought all of them, and only this line was deceived.
+                let Some(wrong) = published.first_of(index, first, last).filter(|wrong| *wrong <= told)
+                else {
+                    return Ok(());
+                };
+                let first = if wants_each { wrong } else { first };
+                // The values from there on come again; of a state, unless another line has replaced them.
+                if wants_each || last <= told && published.first_of(index, last, last).is_some() {
+                    arbiter.skip_to(Sequence::new(first.get().saturating_sub(1)));
                 }
-                self.held = None;
-                Err(error)
+                Err(Contradicted { first, told, found })
             }
             _ => Err(error),
         }

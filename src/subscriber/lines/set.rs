@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::damage::Damages;
 use super::line::{KeyChange, Line, LineReport, Polled};
-use super::published::PublishTimes;
+use super::published::Published;
 use super::source::LineSource;
 use crate::clock::{Clock, saturate};
 use crate::id::{Epoch, Kind, Meta, Sequence};
@@ -29,7 +29,7 @@ pub(crate) struct LineSet<S: LineSource + Renewable> {
     turn: usize,
     /// The last value received, and more on it.
     newest: Option<Meta>,
-    published: PublishTimes,
+    published: Published,
     change: KeyChange,
     /// The line that brought it.
     brought: Option<usize>,
@@ -59,7 +59,7 @@ impl<S: LineSource + Renewable> LineSet<S> {
             identity: None,
             turn: 0,
             newest: None,
-            published: PublishTimes::new(),
+            published: Published::new(),
             change: KeyChange::default(),
             brought: None,
             has_removed: false,
@@ -175,7 +175,7 @@ impl<S: LineSource + Renewable> LineSet<S> {
         match polled {
             Polled::First(value, meta, change) => {
                 (self.newest, self.change, self.gap_since_ns) = (Some(meta), change, None);
-                self.published.note(meta);
+                self.published.note(index, meta);
                 self.brought = Some(index);
                 value.map(Some)
             }

@@ -25,7 +25,7 @@ use crate::testkit::clock::VirtualClock;
 enum Step {
     /// The records up to this one.
     Until(u64),
-    /// This error. A loss is of the records that follow.
+    /// This error. A loss is of the records that follow; records in doubt come again.
     Fails(ReceiveError),
 }
 
@@ -148,11 +148,16 @@ impl LineSource for Scripted {
                 self.position.last.next()
             }
             Some(Step::Fails(error)) => {
-                if let ReceiveError::CutOff { first_lost, count }
-                | ReceiveError::Lapped { first_lost, count } = &error
-                {
-                    assert_eq!(*first_lost, self.position.last.next());
-                    self.position.last = Sequence::new(self.position.last.get() + count);
+                match error {
+                    ReceiveError::CutOff { first_lost, count }
+                    | ReceiveError::Lapped { first_lost, count } => {
+                        assert_eq!(first_lost, self.position.last.next());
+                        self.position.last = Sequence::new(self.position.last.get() + count);
+                    }
+                    ReceiveError::Contradicted { first, .. } => {
+                        self.position.last = Sequence::new(first.get() - 1);
+                    }
+                    _ => {}
                 }
                 return Err(error);
             }
@@ -286,4 +291,33 @@ fn records_that_were_cut_off_are_received_of_a_publisher_that_comes_later() {
     let error = next(&mut set).unwrap_err();
     assert!(matches!(error, ReceiveError::Restarted { last, .. } if last.get() == 100), "{error}");
     assert_eq!(set.missing(), 0);
+}
+
+/// All records from the first one in doubt came again, also if another line had brought them.
+#[test]
+fn only_records_of_the_line_whose_notices_were_wrong_are_withdrawn() {
+    // For each first record in doubt, of four: the first one withdrawn.
+    for (in_doubt, withdrawn) in [(1, Some(1)), (2, Some(3)), (3, Some(3)), (4, None)] {
+        let (mut set, [mut one, mut other]) = set();
+        one.find(1, 0);
+        other.find(1, 0);
+        one.publish(4);
+        other.publish(6);
+        // In turn, then the rest.
+        receive(&mut set, 1..=6);
+        let first = Sequence::new(in_doubt);
+        one.fail(ReceiveError::Contradicted { first, told: Sequence::new(4), found: Sequence::new(2) });
+        one.publish(6);
+        if let Some(withdrawn) = withdrawn {
+            let error = next(&mut set).unwrap_err();
+            assert!(
+                matches!(error, ReceiveError::Contradicted { first, .. } if first.get() == withdrawn),
+                "{error}"
+            );
+            receive(&mut set, withdrawn..=6);
+        }
+        other.publish(7);
+        receive(&mut set, 7..=7);
+        assert_eq!(set.missing(), 0);
+    }
 }

@@ -310,6 +310,7 @@ impl<O: Reopen> Seek<O::Handle> for NodeSeek<O> {
         self.seek(self.opening.resuming(Some(lost)), Some(lost.epoch));
     }
 
+    /// Nothing is lost, so that no event says so: what is found is told like the first publisher.
     fn begin_anew(&mut self) {
         self.seek(self.opening.resuming(None), None);
     }

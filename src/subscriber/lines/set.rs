@@ -7,7 +7,7 @@ use super::line::{KeyChange, Line, LineReport, Polled};
 use super::published::Published;
 use super::source::LineSource;
 use crate::clock::{Clock, saturate};
-use crate::id::{Epoch, Kind, Meta, Sequence};
+use crate::id::{Epoch, Kind, Sequence};
 use crate::limits;
 use crate::repository::{Arbiter, GoneKey};
 use crate::subscriber::persistent::{Persistent, SEEK_PAUSE};
@@ -27,9 +27,8 @@ pub(crate) struct LineSet<S: LineSource + Renewable> {
     identity: Option<(Epoch, Kind)>,
     /// The line that is polled first.
     turn: usize,
-    /// The last value received, and more on it.
-    newest: Option<Meta>,
     published: Published,
+    /// More on the last value received.
     change: KeyChange,
     /// The line that brought it.
     brought: Option<usize>,
@@ -58,7 +57,6 @@ impl<S: LineSource + Renewable> LineSet<S> {
             arbiter: None,
             identity: None,
             turn: 0,
-            newest: None,
             published: Published::new(),
             change: KeyChange::default(),
             brought: None,
@@ -88,8 +86,7 @@ impl<S: LineSource + Renewable> LineSet<S> {
         self.arbiter.as_mut()?.begin(last, self.lines.len());
         let before =
             self.identity.replace(identity).map(|(epoch, _)| epoch).filter(|before| *before != identity.0);
-        (self.newest, self.gap_since_ns) = (None, None);
-        self.brought = None;
+        (self.brought, self.gap_since_ns) = (None, None);
         self.published.clear();
         self.damages.clear();
         self.lines.iter_mut().for_each(|line| line.begin(last, before));
@@ -174,9 +171,8 @@ impl<S: LineSource + Renewable> LineSet<S> {
         };
         match polled {
             Polled::First(value, meta, change) => {
-                (self.newest, self.change, self.gap_since_ns) = (Some(meta), change, None);
+                (self.brought, self.change, self.gap_since_ns) = (Some(index), change, None);
                 self.published.note(index, meta);
-                self.brought = Some(index);
                 value.map(Some)
             }
             Polled::Duplicates => {

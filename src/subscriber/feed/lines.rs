@@ -98,6 +98,39 @@ where
     pub(crate) fn new(log: LogSubscriber<FeedRecord<K, R>>, table: TableSubscriber<K, V>) -> Self {
         Self { log, table }
     }
+
+    /// Continues to read the table. Returns a cut without damaged entries, and keeps one with them; records that the table may still
+    /// have an intact one. Fails if its publisher is gone, and has left nothing of the kind: then the line seeks the next one.
+    fn read_cut(
+        &mut self,
+        at_least: Sequence,
+        reading: &mut CutReading<K, V>,
+        is_awaited: &mut bool,
+    ) -> Result<Option<KnownCut<K, V>>, ReceiveError> {
+        let of = self.table.incarnation();
+        if reading.is_damaged(of) {
+            return Ok(None);
+        }
+        // Loaded before the table is read: it is complete at its end.
+        let has_ended = self.table.core.subscription.has_ended();
+        // A landing region may be behind, and so may a publisher.
+        let is_before = self.table.core.is_before(at_least);
+        let cut = if is_before { None } else { read_cut(&mut self.table, &mut reading.scans)? };
+        match cut.filter(|cut| cut.sequence >= at_least) {
+            Some(cut) if cut.unreadable == 0 => return Ok(Some(cut)),
+            Some(cut) => reading.keep_damaged(of, cut),
+            None => {
+                let scan = reading.scans.iter().find(|scan| scan.of == of);
+                let may_come =
+                    !is_before && scan.is_some_and(|CutScan { scan, .. }| scan.passes() < PASSES_AWAITED);
+                *is_awaited |= may_come;
+                if has_ended && !may_come {
+                    self.table.core.subscription.check_end()?;
+                }
+            }
+        }
+        Ok(None)
+    }
 }
 
 impl<K, R, V> FeedLines<K, R, V>
@@ -348,27 +381,7 @@ where
     ) -> Result<Option<KnownCut<K, V>>, ReceiveError> {
         self.seek()?;
         let mut is_awaited = false;
-        let answer = self.ask(|line| {
-            let of = line.table.incarnation();
-            // A landing region may be behind, and so may a publisher.
-            if line.table.core.is_before(at_least) || reading.is_damaged(of) {
-                return Ok(None);
-            }
-            let Some(cut) = read_cut(&mut line.table, &mut reading.scans)? else {
-                // Its scan is the last one.
-                let passes = reading.scans.last().map_or(0, |CutScan { scan, .. }| scan.passes());
-                is_awaited |= passes < PASSES_AWAITED;
-                return Ok(None);
-            };
-            if cut.sequence < at_least {
-                return Ok(None);
-            }
-            if cut.unreadable == 0 {
-                return Ok(Some(cut));
-            }
-            reading.keep_damaged(of, cut);
-            Ok(None)
-        });
+        let answer = self.ask(|line| line.read_cut(at_least, reading, &mut is_awaited));
         if matches!(answer, Ok(Some(_))) {
             return answer;
         }

@@ -56,7 +56,7 @@ pub(super) struct CutReading<K, V> {
 
 /// A cut that is being read, of a table of this incarnation.
 pub(super) struct CutScan {
-    of: Incarnation,
+    pub(super) of: Incarnation,
     pub(super) scan: SnapshotScan,
 }
 

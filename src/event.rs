@@ -88,7 +88,8 @@ pub enum Event {
         /// Why.
         reason: String,
     },
-    /// A persistent subscription continues, with a publisher of the same epoch, or began with the first one found.
+    /// A persistent subscription continues, with a publisher of the same epoch, or began with the first one found. No [`Self::Lost`] comes
+    /// before it if one of several lines has left its publisher itself, to receive an epoch that comes back from the beginning.
     Resumed {
         /// The topic's address.
         target: String,

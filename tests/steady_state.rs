@@ -16,7 +16,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use fabricast::{
-    Delivery, Epoch, FeedUpdate, Node, NoticePath, Payload, Pod, Raw, StatePublisher, StateSubscriber,
+    Delivery, Epoch, FeedUpdate, LogPublisher, Node, NoticePath, Payload, Pod, Raw, StatePublisher,
+    StateSubscriber,
 };
 use serde::{Deserialize, Serialize};
 
@@ -57,6 +58,7 @@ const FREE: &[(&str, usize)] = &[
     ("log-told", 64),
     ("log-persistent", 64),
     ("log-lines", 8),
+    ("log-lines-lost", 8),
     ("log-batch-told", 100),
     ("table", 64),
     ("table", 4096),
@@ -267,7 +269,8 @@ fn exercise(dir: &Path, what: &str, delivery: Delivery, len: usize, around: Arou
         "struct" => place.values::<Quote, _>(quote, around),
         "log" | "log-" => place.logs(1, around),
         "log-persistent" => place.persistent_logs(around),
-        "log-lines" => place.lines(around),
+        "log-lines" => place.lines(&[], around),
+        "log-lines-lost" => place.lines(&["c"], around),
         "log-batch" | "log-batch-" => place.logs(30, around),
         "table" | "table-" => place.tables(1, around),
         "table-batch" | "table-batch-" => place.tables(TABLE_BATCH, around),
@@ -435,8 +438,8 @@ impl Place<'_> {
         repeat(&mut round, around);
     }
 
-    /// Records of two lines.
-    fn lines(self, around: Around<'_>) {
+    /// Records of two lines, besides others that are lost.
+    fn lines(self, lost: &[&str], around: Around<'_>) {
         let Self { dir, delivery, .. } = self;
         let node = |name: &str| {
             let builder = Node::builder().name(name).expect("a name");
@@ -444,11 +447,15 @@ impl Place<'_> {
         };
         let nodes = ["a", "b"].map(node);
         let epoch = Epoch::new(1).expect("not zero");
-        let mut publishers =
-            nodes.each_ref().map(|node| node.log_publisher::<u64>("t").epoch(epoch).open().expect("a topic"));
+        let open = |node: &Node| node.log_publisher::<u64>("t").epoch(epoch).open().expect("a topic");
+        let mut publishers = nodes.each_ref().map(open);
+        let others: Vec<(LogPublisher<u64>, Node)> =
+            lost.iter().map(|name| node(name)).map(|node| (open(&node), node)).collect();
         let subscribing = Node::builder().runtime_dir(dir).open().expect("a node");
         let builder = subscribing.log_subscriber::<u64>("shm:a/t").delivery(delivery);
-        let mut subscriber = builder.lines(["shm:b/t"]).open().expect("two subscriptions");
+        let names = lost.iter().chain(&["b"]).map(|name| format!("shm:{name}/t"));
+        let mut subscriber = builder.lines(names).open().expect("a subscription of each");
+        drop(others);
         let mut number = 0;
         let mut round = |may_wait: bool| {
             number += 1;
@@ -462,9 +469,11 @@ impl Place<'_> {
                 assert!(may_wait, "a record");
                 wait_until("a record", is_there);
             }
+            assert!(subscriber.try_receive().expect("a receive").is_none());
             is_at_once
         };
         repeat(&mut round, around);
+        assert_eq!(subscriber.report().iter().filter(|line| !line.is_attached).count(), lost.len());
     }
 
     /// Changes of existing keys of a table: so many per commit.

@@ -105,34 +105,35 @@ pub(super) fn persistent<O: Reopen>(
     opening: O,
 ) -> Result<Persistent<O::Handle>, SubscriberError> {
     let first = opening.open(node);
-    begin(node, opening, first, SubscriberError::is_absence)
+    let has_begun = Arc::new(AtomicBool::new(first.is_ok()));
+    begin(node, opening, first, &has_begun)
 }
 
-/// Does the same for several lines. If some can be opened, the others begin with the first value once they are found; what those have
-/// brought by then is skipped.
+/// Does the same for several lines. Once one is open, now or when it is found, the others begin with the first value; what it has
+/// brought by then is skipped. Otherwise each would begin with its own newest value, and none could bring what another one lost.
 pub(super) fn persistent_lines<O: Reopen>(
     node: &Node,
     openings: Vec<O>,
 ) -> Result<Vec<Persistent<O::Handle>>, SubscriberError> {
     let firsts: Vec<_> = openings.iter().map(|opening| opening.open(node)).collect();
-    let has_one = firsts.iter().any(Result::is_ok);
+    let has_begun = Arc::new(AtomicBool::new(firsts.iter().any(Result::is_ok)));
     let lines = openings.into_iter().zip(firsts);
-    lines.map(|(opening, first)| begin(node, opening, first, |error| has_one || error.is_absence())).collect()
+    lines.map(|(opening, first)| begin(node, opening, first, &has_begun)).collect()
 }
 
-/// Keeps a subscriber, or seeks it if another attempt to open it makes sense.
+/// Keeps a subscriber, or seeks it if another attempt to open it makes sense. `has_begun`: of the subscriber or one of its lines.
 fn begin<O: Reopen>(
     node: &Node,
     opening: O,
     first: Result<O::Handle, SubscriberError>,
-    begins_anew: impl FnOnce(&SubscriberError) -> bool,
+    has_begun: &Arc<AtomicBool>,
 ) -> Result<Persistent<O::Handle>, SubscriberError> {
-    let seek = NodeSeek { node: node.clone(), opening, search: Arc::new(Search::new()) };
+    let (search, has_begun) = (Arc::new(Search::new()), Arc::clone(has_begun));
+    let seek = NodeSeek { node: node.clone(), opening, search, has_begun };
     match first {
         Ok(subscriber) => Ok(Persistent::new(Ok(subscriber), Box::new(seek))),
         Err(error) if error.is_transient() => {
-            let opening =
-                if begins_anew(&error) { seek.opening.resuming(None) } else { seek.opening.clone() };
+            let opening = if error.is_absence() { seek.opening.resuming(None) } else { seek.opening.clone() };
             seek.seek(opening, None);
             Ok(Persistent::new(Err(error), Box::new(seek)))
         }
@@ -182,6 +183,8 @@ struct NodeSeek<O: Reopen> {
     node: Node,
     opening: O,
     search: Arc<Search<O::Handle>>,
+    /// It was open, or another line was.
+    has_begun: Arc<AtomicBool>,
 }
 
 /// What a handle and the thread that seeks for it share.
@@ -191,8 +194,8 @@ struct Search<S> {
     /// Why the last session ended, while nothing says that its publisher did. Locked while an event is told, so that events are in
     /// order.
     suspicion: Mutex<Option<Suspicion>>,
-    /// Whether something was found, or is suspected: without it, a poll takes no lock and reads no clock. Written under the lock of
-    /// the suspicion.
+    /// Whether something was found, or is suspected: without it, a subscriber that is lost takes no lock and reads no clock. Written under
+    /// the lock of the suspicion.
     has_news: AtomicBool,
     /// How often a publisher was lost.
     outages: AtomicU64,
@@ -213,6 +216,8 @@ struct Wanted<O: Reopen> {
     /// The epoch of the one that was lost.
     lost: Option<Epoch>,
     search: Weak<Search<O::Handle>>,
+    /// As in [`NodeSeek`].
+    has_begun: Arc<AtomicBool>,
     /// An error that another attempt may not mend was reported.
     has_reported: bool,
 }
@@ -220,7 +225,8 @@ struct Wanted<O: Reopen> {
 impl<O: Reopen> NodeSeek<O> {
     fn seek(&self, opening: O, lost: Option<Epoch>) {
         let (node, search) = (Arc::downgrade(&self.node.inner), Arc::downgrade(&self.search));
-        let wanted = Wanted { node, opening, lost, search, has_reported: false };
+        let has_begun = Arc::clone(&self.has_begun);
+        let wanted = Wanted { node, opening, lost, search, has_begun, has_reported: false };
         self.node.inner.shared.seeking.seek(&self.opening.target().address, Box::new(wanted));
     }
 }
@@ -304,12 +310,14 @@ impl<O: Reopen> Seek<O::Handle> for NodeSeek<O> {
         self.seek(self.opening.resuming(Some(lost)), Some(lost.epoch));
     }
 
+    /// Nothing is lost, so that no event says so: what is found is told like the first publisher.
     fn begin_anew(&mut self) {
         self.seek(self.opening.resuming(None), None);
     }
 
     fn is_suspected(&self) -> bool {
-        self.search.suspicion.lock().is_some() || self.search.found.lock().is_some()
+        self.search.has_news.load(Ordering::Acquire)
+            && (self.search.suspicion.lock().is_some() || self.search.found.lock().is_some())
     }
 
     fn poll(&mut self) -> Option<Result<O::Handle, SubscriberError>> {
@@ -337,13 +345,30 @@ impl<O: Reopen> Seek<O::Handle> for NodeSeek<O> {
     }
 }
 
+impl<O: Reopen> Wanted<O> {
+    /// Opens it. If another line is open, it begins with the first value.
+    fn open(&mut self, node: &Node) -> Result<O::Handle, SubscriberError> {
+        loop {
+            let is_first = !self.has_begun.load(Ordering::Acquire);
+            if self.lost.is_none() && !is_first {
+                self.opening = self.opening.resuming(None);
+            }
+            let opened = self.opening.open(node)?;
+            // Otherwise another one was opened meanwhile.
+            if !is_first || !self.has_begun.swap(true, Ordering::AcqRel) {
+                return Ok(opened);
+            }
+        }
+    }
+}
+
 impl<O: Reopen> Sought for Wanted<O> {
     fn attempt(&mut self) -> Attempt {
         let (Some(inner), Some(search)) = (self.node.upgrade(), self.search.upgrade()) else {
             return Attempt::Done;
         };
         let node = Node { inner };
-        match self.opening.open(&node) {
+        match self.open(&node) {
             Ok(subscriber) => {
                 search.find(node.core(), self.opening.target(), self.lost, subscriber);
                 Attempt::Done

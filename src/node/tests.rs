@@ -494,6 +494,7 @@ fn errors_read_as_sentences() {
 mod dialling;
 mod ended;
 mod feed;
+mod feed_lines;
 mod line_epochs;
 mod lines;
 mod log;

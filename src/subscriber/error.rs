@@ -122,6 +122,11 @@ pub enum ReceiveError {
     /// Values or records received with notices differ from the publisher's memory: a program that can read the topic forged them,
     /// or they were damaged on the wire. Reported once; afterwards the subscriber ignores inline values and reads the memory. The
     /// next call continues with what the memory holds: the newest value of a state topic, every record from `first` on of a log.
+    ///
+    /// For a subscriber of several [lines](crate::Lines), `first` is the first such value that it has received from the line with these
+    /// notices. Records from there on come again from that line, also those that another one had brought. If others had brought all
+    /// values in doubt, nothing is reported: they are only counted, in the line's
+    /// [`SubscriberStats::withdrawn`](crate::SubscriberStats::withdrawn).
     #[error(
         "values {first} to {told} came with notices and differ from the publisher's memory, which has reached {found}: \
          discard them and check which programs can read the topic; from now on this subscriber reads the memory"
@@ -149,7 +154,8 @@ pub enum ReceiveError {
         source: ControlError,
     },
     /// Records that none of the [lines](crate::Lines) has brought: every line that was attached lost them, or a line that may still have
-    /// them did not bring them in time. The next receive continues after them.
+    /// them did not bring them in time. The last records of an epoch, if they were cut off, are reported when the next epoch begins, before
+    /// [`Self::Restarted`]. The next receive continues after them.
     #[error(
         "{count} records from {first_lost} on are missing: no line has brought them; the report on each line says what it lost"
     )]
@@ -217,6 +223,12 @@ impl ReceiveError {
     pub(super) fn is_about_a_value(&self) -> bool {
         use ReceiveError::{BrokenStamps, Damaged, Decode, ImpossibleLen};
         matches!(self, BrokenStamps { .. } | Damaged { .. } | Decode { .. } | ImpossibleLen { .. })
+    }
+
+    /// Returns whether nothing was lost, and the next call goes on where this one did not: also in the middle of an event.
+    pub(super) fn loses_nothing(&self) -> bool {
+        use ReceiveError::{Contended, Fabric, NotResumed, OutOfStep};
+        matches!(self, Contended { .. } | Fabric(_) | NotResumed { .. } | OutOfStep { .. })
     }
 }
 

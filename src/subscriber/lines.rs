@@ -3,6 +3,8 @@ mod line;
 mod published;
 mod set;
 mod source;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::sync::Arc;
@@ -43,6 +45,7 @@ pub(crate) use source::LineSource;
 /// - *Log.* The records of all lines, in order. A record that is missing on one line, because it was overwritten or is damaged, is
 ///   received from another one. If another line is behind, or is sought, the subscriber waits for it, by default for
 ///   [`limits::LINE_GAP_NS`](crate::limits::LINE_GAP_NS). Only then are records lost: [`ReceiveError::Missing`] reports them once.
+///   Lost records that no other follows wait for a line that is sought until another epoch begins.
 /// - *State.* Each value that is newer than the last one.
 /// - *Table.* Each change of a key that is newer than what was received of the key. If a key was removed while the line was away that
 ///   had brought it, the first other line to show that reports the removal, with the number and the time of the commit that it has
@@ -149,8 +152,8 @@ impl<S: Arbitrated> Lines<S> {
         self.set.line(index)
     }
 
-    /// Returns the same of a line that is attached, for [`Liveness`](crate::Liveness) for example. Do not receive from it: see
-    /// [`Self::ahead`].
+    /// Returns the subscriber of a line while that is attached, for methods that change it, such as [`TableSubscriber::snapshot`], or for
+    /// [`Liveness`](crate::Liveness). Do not receive from it: see [`Self::ahead`].
     pub fn attached(&mut self, index: usize) -> Option<&mut S> {
         self.set.attached(index)
     }
@@ -223,9 +226,12 @@ impl<S: Subscribed + Arbitrated<Item = <S as Subscribed>::Value>> Lines<S> {
     ///
     /// # Errors
     ///
-    /// [`ReceiveError::Missing`], [`ReceiveError::OutOfStep`] and [`ReceiveError::Restarted`], as described above, and the errors of
-    /// [`Persistent::try_receive`](crate::Persistent::try_receive) that concern all lines, or the program. The next call continues
-    /// after them.
+    /// [`ReceiveError::Missing`], [`ReceiveError::OutOfStep`] and [`ReceiveError::Restarted`], as described above. Of a value of a state or
+    /// a table that is damaged, and that no other line has brought, the error of a line: [`ReceiveError::Damaged`],
+    /// [`ReceiveError::BrokenStamps`], [`ReceiveError::ForeignEpoch`] or [`ReceiveError::ImpossibleLen`]; [`ReceiveError::CutOff`] of the
+    /// last values, if no line is left that may bring them. Other errors of
+    /// [`Persistent::try_receive`](crate::Persistent::try_receive) if they concern all lines, or the program. The next call continues
+    /// after each.
     pub fn try_receive(&mut self) -> Result<Option<Sample<S::Value>>, ReceiveError> {
         self.set.try_next()
     }
@@ -249,7 +255,8 @@ where
     ///
     /// # Errors
     ///
-    /// Those of [`Self::try_receive`].
+    /// Those of [`Self::try_receive`]: [`ReceiveError::Damaged`] and the like for a change that is damaged and that no other line has
+    /// brought, [`ReceiveError::CutOff`] for the last changes if no line is left that may bring them.
     pub fn try_change(&mut self) -> Result<Option<Change<K, V>>, ReceiveError> {
         let Some(Sample { value: (key, value), meta, conflated }) = self.set.try_next()? else {
             return Ok(None);

@@ -430,11 +430,82 @@ fn subscribers_survive_the_loss_of_lines(reach: Reach, delivery: Delivery) {
     each_seed(amount(SEEDS / 6, 40 * SEEDS), |seed| play(seed, reach, delivery));
 }
 
-/// A removed key was reported after a later life of the key; two lines reset each other's cuts.
+/// A removed key was reported after a later life of the key; two lines reset each other's cuts; a feed read the tables of dead
+/// publishers again and again, which had half of what it needed, and sought no others.
 #[test]
 fn worlds_that_failed_before_do_not_fail() {
     play(114, Reach::Mapped, Delivery::Pull);
     play(19, Reach::Fetched, Delivery::Push);
+    play(31, Reach::Fetched, Delivery::Push);
+}
+
+/// Each began with its own newest record.
+#[test]
+fn line_that_answers_late_brings_what_the_one_before_has_lost() {
+    for reach in [Reach::Mapped, Reach::Fetched] {
+        let world = World::new(1, reach);
+        let nodes = NAMES.map(|name| world.node(name, true));
+        let open = |node: &Node, capacity| -> LogPublisher<u64> {
+            let builder = node.log_publisher("log").payload_len_max(64).capacity(capacity);
+            builder.epoch(Epoch::FIRST).open().unwrap()
+        };
+        let mut publishers = [open(&nodes[0], RING_LENS[1]), open(&nodes[1], RING_LENS[0])];
+        let mut publish = |until: u64| {
+            for publisher in &mut publishers {
+                (publisher.newest().get() + 1..=until).for_each(|it| _ = publisher.publish(&it).unwrap());
+            }
+        };
+        publish(10);
+        NAMES.iter().for_each(|name| world.network.pause(&name.parse().unwrap()));
+        let node = world.node("one", false);
+        let [first, other] = targets("log");
+        let builder = node.log_subscriber::<u64>(first.as_str()).timeout(Duration::from_millis(50));
+        let mut lines = builder.lines([other]).gap_timeout(Duration::MAX).open().unwrap();
+        let mut received = Vec::new();
+        let mut receive = |until: &dyn Fn(&[LineReport]) -> bool| {
+            let is_over = (0..TURNS).any(|_| {
+                world.turn();
+                received.extend(lines.try_receive().unwrap().map(|sample| sample.value));
+                until(&lines.report())
+            });
+            assert!(is_over, "{lines:?}");
+        };
+        world.network.resume(&NAMES[0].parse().unwrap());
+        receive(&|report| report[0].is_attached);
+        publish(200);
+        world.network.resume(&NAMES[1].parse().unwrap());
+        receive(&|report| report.iter().all(|line| line.last.get() == 200));
+        assert_eq!(received, (11..=200).collect::<Vec<_>>());
+    }
+}
+
+/// No publisher is attached that could bring the cut.
+#[test]
+fn cut_of_a_feed_is_not_overdue_while_no_line_is_attached() {
+    let world = World::new(1, Reach::Fetched);
+    let script = Script::new(&mut Random::new(1), 1);
+    let (mut line, node) = (Line::new(&world, "a", &script, RING_LENS[0]), world.node("one", false));
+    line.publish(&script);
+    let [first, other] = targets("feed");
+    let builder = node.feed_subscriber::<u64, u64, u64>(first.as_str()).lines([other.as_str()]);
+    let mut feed = builder.open().unwrap();
+    world.kill("a");
+    // It finds out before it has read the table.
+    (0..20).for_each(|_| world.turn());
+    for _ in 0..30 {
+        assert!(feed.try_update().unwrap().is_none());
+        world.network.clock().advance(limits::ANSWER_DEADLINE_NS / 10);
+        (0..20).for_each(|_| world.turn());
+    }
+    assert!(feed.is_recovering() && !feed.report()[0].is_attached);
+    let mut next = Line::new(&world, "b", &script, RING_LENS[0]);
+    next.publish(&script);
+    let value = (0..TURNS).find_map(|_| {
+        world.turn();
+        feed.try_update().unwrap()
+    });
+    assert!(matches!(value, Some(FeedUpdate::Value(_))), "{value:?}");
+    std::mem::forget(line);
 }
 
 #[test]

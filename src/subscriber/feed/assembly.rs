@@ -44,10 +44,8 @@ impl<K, R, V> Assembly<K, R, V> {
             self.updates.put_back(std::mem::take(&mut self.event));
         }
         loop {
-            let next = self.next(&mut advance).inspect_err(|error| {
-                self.is_begun &= matches!(error, ReceiveError::Contended { .. } | ReceiveError::Fabric(_));
-            });
-            match next? {
+            let next = self.next(&mut advance);
+            match next.inspect_err(|error| self.is_begun &= error.loses_nothing())? {
                 Some(Received::Update(update)) => {
                     self.is_begun = !update.ends_event();
                     return Ok(Some(update));
@@ -90,10 +88,8 @@ impl<K, R, V> Assembly<K, R, V> {
                         return Ok(Some(FeedEvent { sequence, updates, is_whole }));
                     }
                 }
-                // Nothing is lost: the next call goes on.
-                Err(failure @ (ReceiveError::Contended { .. } | ReceiveError::Fabric(_))) => {
-                    return Err(failure);
-                }
+                // The next call goes on with the event.
+                Err(failure) if failure.loses_nothing() => return Err(failure),
                 Err(failure) => {
                     let Some(part) = self.take_part() else { return Err(failure) };
                     self.failure = Some(failure);

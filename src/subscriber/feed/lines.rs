@@ -8,7 +8,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use super::assembly::Assembly;
 use super::records::Records;
-use super::source::{CutScan, FeedSource, KnownCut, read_cut};
+use super::source::{CutReading, CutScan, FeedSource, KnownCut, read_cut};
 use super::update::{FeedEvent, FeedUpdate};
 use super::{KeyPredicate, event_len_max};
 use crate::fabric::FabricError;
@@ -23,6 +23,9 @@ use crate::subscriber::table::{TableSubscriber, with_pattern, with_prefix};
 use crate::subscriber::{
     LogSubscriber, Position, ReceiveError, Renewable, RenewableHandle, Sample, SubscriberError,
 };
+
+/// Passes over the table of a line whose entries may be intact, before a cut with damaged ones is taken of another line.
+const PASSES_AWAITED: u32 = 64;
 
 /// A subscriber of several publishers of the same feed, its lines: see [`Lines`](crate::Lines). It receives each record once, from the
 /// line that brings it first. [`lines`](crate::FeedSubscriberBuilder::lines) begins one.
@@ -94,6 +97,39 @@ where
     /// A line of this log and this table. The log was opened first.
     pub(crate) fn new(log: LogSubscriber<FeedRecord<K, R>>, table: TableSubscriber<K, V>) -> Self {
         Self { log, table }
+    }
+
+    /// Continues to read the table. Returns a cut without damaged entries, and keeps one with them; records that the table may still
+    /// have an intact one. Fails if its publisher is gone, and has left nothing of the kind: then the line seeks the next one.
+    fn read_cut(
+        &mut self,
+        at_least: Sequence,
+        reading: &mut CutReading<K, V>,
+        is_awaited: &mut bool,
+    ) -> Result<Option<KnownCut<K, V>>, ReceiveError> {
+        let of = self.table.incarnation();
+        if reading.is_damaged(of) {
+            return Ok(None);
+        }
+        // Loaded before the table is read: it is complete at its end.
+        let has_ended = self.table.core.subscription.has_ended();
+        // A landing region may be behind, and so may a publisher.
+        let is_before = self.table.core.is_before(at_least);
+        let cut = if is_before { None } else { read_cut(&mut self.table, &mut reading.scans)? };
+        match cut.filter(|cut| cut.sequence >= at_least) {
+            Some(cut) if cut.unreadable == 0 => return Ok(Some(cut)),
+            Some(cut) => reading.keep_damaged(of, cut),
+            None => {
+                let scan = reading.scans.iter().find(|scan| scan.of == of);
+                let may_come =
+                    !is_before && scan.is_some_and(|CutScan { scan, .. }| scan.passes() < PASSES_AWAITED);
+                *is_awaited |= may_come;
+                if has_ended && !may_come {
+                    self.table.core.subscription.check_end()?;
+                }
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -287,7 +323,7 @@ where
                 return received;
             }
             let Some(waited_ns) = waiting.waited_ns() else { return received };
-            if self.records.as_ref().is_some_and(Records::is_cut_due) {
+            if self.set.is_attached() && self.records.as_ref().is_some_and(Records::is_cut_due) {
                 // Nothing notifies of the table.
                 self.set.clock().pause(PAUSE.min(timeout));
             } else {
@@ -331,20 +367,29 @@ where
         false
     }
 
+    fn is_attached(&self) -> bool {
+        self.is_attached()
+    }
+
+    /// Takes a cut without damaged entries of whichever line has one first. If the tables of all lines that have reached the event have
+    /// damaged entries, it takes the cut with the fewest of them.
     fn read_cut(
         &mut self,
         at_least: Sequence,
         _: bool,
-        scans: &mut Vec<CutScan>,
+        reading: &mut CutReading<K, V>,
     ) -> Result<Option<KnownCut<K, V>>, ReceiveError> {
-        self.ask(|line| {
-            // A landing region may be behind, and so may a publisher.
-            if line.table.core.is_before(at_least) {
-                return Ok(None);
-            }
-            let cut = read_cut(&mut line.table, scans)?;
-            Ok(cut.filter(|cut| cut.sequence >= at_least))
-        })
+        self.seek()?;
+        let mut is_awaited = false;
+        let answer = self.ask(|line| line.read_cut(at_least, reading, &mut is_awaited));
+        if matches!(answer, Ok(Some(_))) {
+            return answer;
+        }
+        self.begin_again()?;
+        match reading.damaged.take_if(|_| !is_awaited) {
+            Some(damaged) => Ok(Some(damaged)),
+            None => answer,
+        }
     }
 }
 

@@ -7,7 +7,7 @@
 use std::hash::Hash;
 
 use super::keys::{Keys, RecordLink};
-use super::source::{CutScan, FeedSource, KnownCut};
+use super::source::{CutReading, FeedSource, KnownCut};
 use super::update::{Advance, EventEnd, FeedUpdate, RecordUpdate, Updates, ValueUpdate};
 use crate::id::{Meta, Sequence};
 use crate::limits;
@@ -55,7 +55,7 @@ enum Cut<K, V> {
         since_ns: Option<u64>,
         /// Any key may lack records; otherwise only those that are suspect.
         is_for_all: bool,
-        scans: Vec<CutScan>,
+        reading: CutReading<K, V>,
     },
     /// It is known, and the log is read up to the same event.
     Ahead {
@@ -143,7 +143,13 @@ where
         }
         self.suspect_lost(source.last());
         match &self.cut {
-            Cut::Due { .. } => return self.read_cut(source).map(Advance::from),
+            Cut::Due { .. } => {
+                return match self.read_cut(source) {
+                    // A loss, which the cut has to be after.
+                    Err(error @ ReceiveError::Missing { .. }) => self.fail(source, error, updates),
+                    read => read.map(Advance::from),
+                };
+            }
             Cut::Ahead { cut, is_overtaken, .. } if source.last() >= cut.sequence || self.is_over => {
                 let (is_overtaken, sequence) = (*is_overtaken, cut.sequence);
                 // The log has ended before the cut: its last records never come, only their values.
@@ -234,14 +240,12 @@ where
         error: ReceiveError,
         updates: &mut Updates<K, R, V>,
     ) -> Result<Advance<K, R, V>, ReceiveError> {
-        use ReceiveError::{
-            Contended, Contradicted, CutOff, Ended, Fabric, Gone, NotResumed, OutOfStep, Restarted,
-        };
+        use ReceiveError::{Contradicted, CutOff, Ended, Gone, Restarted};
         let last = source.last();
         match error {
-            Contended { .. } | Fabric(_) | NotResumed { .. } | OutOfStep { .. } | Restarted { .. } => {
-                return Err(error);
-            }
+            // After a restart nothing of this is needed any more.
+            Restarted { .. } => return Err(error),
+            error if error.loses_nothing() => return Err(error),
             Ended { .. } | Gone { .. } if self.is_over && matches!(self.cut, Cut::None) => {
                 let (first_lost, count) = (Sequence::NONE.next(), last.get());
                 let is_lost = !self.has_joined && !self.is_cut_off && count > 0;
@@ -284,9 +288,13 @@ where
         Ok(Advance::More)
     }
 
-    /// Fails if the log has not reached the cut for long.
+    /// Fails if the log has not reached the cut for long, although a publisher is attached.
     fn check_deadline<R>(&mut self, source: &impl FeedSource<K, R, V>) -> Result<(), ReceiveError> {
         let Cut::Ahead { since, .. } = &mut self.cut else { return Ok(()) };
+        if !source.is_attached() {
+            *since = None;
+            return Ok(());
+        }
         let (now_ns, last) = (source.now_ns(), source.last());
         let (_, since_ns) = *since.filter(|(at, _)| *at == last).as_ref().unwrap_or(&(last, now_ns));
         *since = Some((last, since_ns));
@@ -299,15 +307,15 @@ where
 
     /// Requests a cut of the last record or a later event.
     fn compare_again(&mut self, at_least: Sequence, is_for_all: bool) {
-        self.cut = Cut::Due { at_least, since_ns: None, is_for_all, scans: Vec::new() };
+        self.cut = Cut::Due { at_least, since_ns: None, is_for_all, reading: CutReading::new() };
     }
 
     /// Reads the cut. Returns false if the table has not reached it.
     fn read_cut<R>(&mut self, source: &mut impl FeedSource<K, R, V>) -> Result<bool, ReceiveError> {
-        let Cut::Due { at_least, since_ns, is_for_all, scans } = &mut self.cut else { return Ok(true) };
+        let Cut::Due { at_least, since_ns, is_for_all, reading } = &mut self.cut else { return Ok(true) };
         // Loaded before the table is read: it is complete at its end.
         let has_ended = source.has_ended();
-        let is_given_up = match source.read_cut(*at_least, has_ended, scans) {
+        let is_given_up = match source.read_cut(*at_least, has_ended, reading) {
             Ok(Some(cut)) if cut.sequence >= *at_least => {
                 // Keys whose last record was lost.
                 let is_lost =
@@ -318,7 +326,7 @@ where
                 return Ok(true);
             }
             Ok(Some(_)) => has_ended,
-            Ok(None) => has_ended && passes(scans) >= PASSES_LAST,
+            Ok(None) => has_ended && reading.passes() >= PASSES_LAST,
             Err(error) if !has_ended => return Err(error),
             Err(_) => true,
         };
@@ -330,13 +338,17 @@ where
             (self.cut, self.is_table_given_up) = (Cut::None, true);
             return Ok(true);
         }
+        if !source.is_attached() {
+            *since_ns = None;
+            return Ok(false);
+        }
         let now_ns = source.now_ns();
         let waited_ns = now_ns.saturating_sub(*since_ns.get_or_insert(now_ns));
         if waited_ns < limits::ANSWER_DEADLINE_NS {
             return Ok(false);
         }
         *since_ns = Some(now_ns);
-        Err(ReceiveError::Contended { attempts: passes(scans).max(1) })
+        Err(ReceiveError::Contended { attempts: reading.passes().max(1) })
     }
 
     /// Compares the cut with what was received up to the same event, and adds the values of the keys that lack records.
@@ -370,9 +382,4 @@ where
         }
         (self.has_joined, self.is_whole, self.compared) = (true, true, sequence);
     }
-}
-
-/// How often the table was read.
-fn passes(scans: &[CutScan]) -> u32 {
-    scans.iter().map(|CutScan { scan, .. }| scan.passes()).max().unwrap_or(0)
 }

@@ -32,18 +32,31 @@ pub(super) trait FeedSource<K, R, V> {
     /// Log and table have ended.
     fn has_ended(&self) -> bool;
 
+    /// Whether a publisher of the epoch is attached, so that what is awaited may come.
+    fn is_attached(&self) -> bool;
+
     /// Reads a table for one pass. `None` if it has not reached this record, or the cut is not complete yet; then its scan is kept.
     fn read_cut(
         &mut self,
         at_least: Sequence,
         has_ended: bool,
-        scans: &mut Vec<CutScan>,
+        reading: &mut CutReading<K, V>,
     ) -> Result<Option<KnownCut<K, V>>, ReceiveError>;
+}
+
+/// What was read so far to find a cut.
+pub(super) struct CutReading<K, V> {
+    /// The tables that are not read to the end.
+    pub(super) scans: Vec<CutScan>,
+    /// Of those that are, but with damaged entries: the cut with the fewest.
+    pub(super) damaged: Option<KnownCut<K, V>>,
+    /// These tables.
+    damaged_of: Vec<Incarnation>,
 }
 
 /// A cut that is being read, of a table of this incarnation.
 pub(super) struct CutScan {
-    of: Incarnation,
+    pub(super) of: Incarnation,
     pub(super) scan: SnapshotScan,
 }
 
@@ -103,17 +116,46 @@ where
         self.log.core.subscription.has_ended() && self.table.core.subscription.has_ended()
     }
 
+    fn is_attached(&self) -> bool {
+        true
+    }
+
     fn read_cut(
         &mut self,
         at_least: Sequence,
         has_ended: bool,
-        scans: &mut Vec<CutScan>,
+        reading: &mut CutReading<K, V>,
     ) -> Result<Option<KnownCut<K, V>>, ReceiveError> {
         // A landing region may be behind.
         if !has_ended && self.table.core.is_before(at_least) {
             return Ok(None);
         }
-        read_cut(self.table, scans)
+        read_cut(self.table, &mut reading.scans)
+    }
+}
+
+impl<K, V> CutReading<K, V> {
+    /// Has read nothing.
+    pub(super) fn new() -> Self {
+        Self { scans: Vec::new(), damaged: None, damaged_of: Vec::new() }
+    }
+
+    /// Returns how often a table was read.
+    pub(super) fn passes(&self) -> u32 {
+        self.scans.iter().map(|CutScan { scan, .. }| scan.passes()).max().unwrap_or(0)
+    }
+
+    /// Returns whether the table of this incarnation was found to have damaged entries.
+    pub(super) fn is_damaged(&self, of: Incarnation) -> bool {
+        self.damaged_of.contains(&of)
+    }
+
+    /// Keeps a cut with damaged entries if it has fewer of them than others.
+    pub(super) fn keep_damaged(&mut self, of: Incarnation, cut: KnownCut<K, V>) {
+        self.damaged_of.push(of);
+        if self.damaged.as_ref().is_none_or(|kept| cut.unreadable < kept.unreadable) {
+            self.damaged = Some(cut);
+        }
     }
 }
 

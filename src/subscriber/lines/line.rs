@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::damage::Damages;
-use super::published::PublishTimes;
+use super::published::Published;
 use super::source::LineSource;
 use crate::fabric::Target;
 use crate::id::{Epoch, Kind, Meta, Sequence};
@@ -40,7 +40,8 @@ pub struct LineReport {
     pub first: u64,
     /// Values that another line had brought before.
     pub duplicates: u64,
-    /// Values that the line could not bring, because they were overwritten, damaged or cut off. Another line may have brought them.
+    /// Values that the line could not bring, because they were overwritten, damaged or cut off. Another line may have brought them. A
+    /// record that its next publisher does not have either counts once.
     pub lost: u64,
     /// How often its publisher was lost.
     pub outages: u64,
@@ -65,6 +66,8 @@ pub(super) struct Line<S: LineSource + Renewable> {
     is_absent: bool,
     /// What was received when it attached: it need not bring that.
     joined: Sequence,
+    /// The last value of the epoch that was reported lost on it.
+    pub(super) given_up: Sequence,
     lag_ns: Option<u64>,
     first: u64,
     duplicates: u64,
@@ -105,6 +108,7 @@ impl<S: LineSource + Renewable> Line<S> {
             overdue: None,
             is_absent: false,
             joined: Sequence::NONE,
+            given_up: Sequence::NONE,
             lag_ns: None,
             first: 0,
             duplicates: 0,
@@ -128,7 +132,7 @@ impl<S: LineSource + Renewable> Line<S> {
             self.discarded = before;
         }
         (self.held, self.overdue, self.is_absent) = (None, None, false);
-        (self.lag_ns, self.joined) = (None, last);
+        (self.lag_ns, self.joined, self.given_up) = (None, last, Sequence::NONE);
     }
 
     /// Whether it is attached, and goes on after values that were discarded since.
@@ -142,11 +146,6 @@ impl<S: LineSource + Renewable> Line<S> {
     pub(super) fn start_over(&mut self) {
         (self.discarded, self.was_attached) = (None, false);
         self.persistent.start_over();
-    }
-
-    /// Whether it is attached, or only its connection may be lost.
-    pub(super) fn has_publisher(&self) -> bool {
-        self.persistent.is_attached() || self.persistent.is_reconnecting()
     }
 
     /// Whether it may bring what comes before `next` of this topic, and has not been waited for in vain.
@@ -210,7 +209,7 @@ impl<S: LineSource + Renewable> Line<S> {
         &mut self,
         index: usize,
         (arbiter, damages): (&mut dyn Arbiter, &mut Damages),
-        published: &PublishTimes,
+        published: &Published,
     ) -> Result<Polled<S::Item>, ReceiveError> {
         self.persistent.resume_after_at_most(if arbiter.wants_each() {
             arbiter.last()
@@ -225,7 +224,7 @@ impl<S: LineSource + Renewable> Line<S> {
                 Ok(Some(offer)) => offer,
                 Ok(None) => return Ok(self.find_nothing(index, arbiter)),
                 Err(error) => {
-                    self.fail(index, error, (&mut *arbiter, &mut *damages))?;
+                    self.fail(index, error, (&mut *arbiter, &mut *damages), published)?;
                     continue;
                 }
             };
@@ -281,6 +280,7 @@ impl<S: LineSource + Renewable> Line<S> {
         index: usize,
         error: ReceiveError,
         (arbiter, damages): (&mut dyn Arbiter, &mut Damages),
+        published: &Published,
     ) -> Result<(), ReceiveError> {
         use ReceiveError::{
             BrokenStamps, Contradicted, CutOff, Damaged, DamagedRecords, ForeignEpoch, ImpossibleLen, Lapped,
@@ -289,11 +289,12 @@ impl<S: LineSource + Renewable> Line<S> {
             Lapped { first_lost, count }
             | DamagedRecords { first_lost, count }
             | CutOff { first_lost, count } => {
-                // What it lost before it attached does not count.
+                // What it lost before it attached does not count, nor what an earlier publisher of it had lost already.
                 let end = first_lost.get().saturating_add(count);
-                let lost = end.saturating_sub(first_lost.max(self.joined.next()).get());
-                self.lost = self.lost.saturating_add(lost);
+                let first = first_lost.max(self.joined.next()).max(self.given_up.next());
+                self.lost = self.lost.saturating_add(end.saturating_sub(first.get()));
                 let newest = Sequence::new(end.saturating_sub(1));
+                self.given_up = self.given_up.max(newest);
                 if arbiter.wants_each() || newest <= arbiter.last() {
                     return Ok(());
                 }
@@ -309,14 +310,19 @@ impl<S: LineSource + Renewable> Line<S> {
                 let oldest = subscriber.and_then(|it| damages.add(index, (sequence, it.damaged()), error));
                 oldest.map_or(Ok(()), Err)
             }
-            Contradicted { first, told, .. } => {
-                // The values from there on come again, unless a newer one has replaced them.
-                let before = Sequence::new(first.get().saturating_sub(1));
-                if before < arbiter.last() && (arbiter.wants_each() || arbiter.last() <= told) {
-                    arbiter.skip_to(before);
+            Contradicted { first, told, found } => {
+                let (last, wants_each) = (arbiter.last(), arbiter.wants_each());
+                // Otherwise other lines have brought all of them, and only this line was deceived.
+                let Some(wrong) = published.first_of(index, first, last).filter(|wrong| *wrong <= told)
+                else {
+                    return Ok(());
+                };
+                let first = if wants_each { wrong } else { first };
+                // The values from there on come again; of a state, unless another line has replaced them.
+                if wants_each || last <= told && published.first_of(index, last, last).is_some() {
+                    arbiter.skip_to(Sequence::new(first.get().saturating_sub(1)));
                 }
-                self.held = None;
-                Err(error)
+                Err(Contradicted { first, told, found })
             }
             _ => Err(error),
         }

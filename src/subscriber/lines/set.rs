@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::damage::Damages;
 use super::line::{KeyChange, Line, LineReport, Polled};
-use super::published::PublishTimes;
+use super::published::Published;
 use super::source::LineSource;
 use crate::clock::{Clock, saturate};
-use crate::id::{Epoch, Kind, Meta, Sequence};
+use crate::id::{Epoch, Kind, Sequence};
 use crate::limits;
 use crate::repository::{Arbiter, GoneKey};
 use crate::subscriber::persistent::{Persistent, SEEK_PAUSE};
@@ -27,9 +27,8 @@ pub(crate) struct LineSet<S: LineSource + Renewable> {
     identity: Option<(Epoch, Kind)>,
     /// The line that is polled first.
     turn: usize,
-    /// The last value received, and more on it.
-    newest: Option<Meta>,
-    published: PublishTimes,
+    published: Published,
+    /// More on the last value received.
     change: KeyChange,
     /// The line that brought it.
     brought: Option<usize>,
@@ -58,8 +57,7 @@ impl<S: LineSource + Renewable> LineSet<S> {
             arbiter: None,
             identity: None,
             turn: 0,
-            newest: None,
-            published: PublishTimes::new(),
+            published: Published::new(),
             change: KeyChange::default(),
             brought: None,
             has_removed: false,
@@ -88,8 +86,7 @@ impl<S: LineSource + Renewable> LineSet<S> {
         self.arbiter.as_mut()?.begin(last, self.lines.len());
         let before =
             self.identity.replace(identity).map(|(epoch, _)| epoch).filter(|before| *before != identity.0);
-        (self.newest, self.gap_since_ns) = (None, None);
-        self.brought = None;
+        (self.brought, self.gap_since_ns) = (None, None);
         self.published.clear();
         self.damages.clear();
         self.lines.iter_mut().for_each(|line| line.begin(last, before));
@@ -174,9 +171,8 @@ impl<S: LineSource + Renewable> LineSet<S> {
         };
         match polled {
             Polled::First(value, meta, change) => {
-                (self.newest, self.change, self.gap_since_ns) = (Some(meta), change, None);
-                self.published.note(meta);
-                self.brought = Some(index);
+                (self.brought, self.change, self.gap_since_ns) = (Some(index), change, None);
+                self.published.note(index, meta);
                 value.map(Some)
             }
             Polled::Duplicates => {
@@ -200,7 +196,7 @@ impl<S: LineSource + Renewable> LineSet<S> {
 
     /// Reports records as missing that no line brings any more, or none has brought in time.
     fn give_up_gap(&mut self) -> Result<(), ReceiveError> {
-        let Some(arbiter) = self.arbiter.as_mut().filter(|arbiter| arbiter.wants_each()) else {
+        let Some(arbiter) = self.arbiter.as_ref().filter(|arbiter| arbiter.wants_each()) else {
             return Ok(());
         };
         let Some(next) = arbiter.last().get().checked_add(1).map(Sequence::new) else { return Ok(()) };
@@ -236,13 +232,21 @@ impl<S: LineSource + Renewable> LineSet<S> {
                 return Ok(());
             }
         }
-        self.gap_since_ns = None;
         let identity = self.identity;
         self.lines.iter_mut().filter(|line| line.may_bring(next, identity)).for_each(Line::note_overdue);
-        let count = reached.get().saturating_sub(next.get()).saturating_add(1);
-        arbiter.skip_to(reached);
+        self.miss_until(reached)
+    }
+
+    /// Reports the records up to this one missing, if any were not received.
+    fn miss_until(&mut self, last: Sequence) -> Result<(), ReceiveError> {
+        let Some(arbiter) = self.arbiter.as_mut().filter(|arbiter| arbiter.last() < last) else {
+            return Ok(());
+        };
+        let (first_lost, count) = (arbiter.last().next(), last.get() - arbiter.last().get());
+        arbiter.skip_to(last);
+        self.gap_since_ns = None;
         self.missing = self.missing.saturating_add(count);
-        Err(ReceiveError::Missing { first_lost: next, count })
+        Err(ReceiveError::Missing { first_lost, count })
     }
 
     /// Reports a value that is damaged on every line that has got so far, or that no other line has brought in time.
@@ -256,11 +260,17 @@ impl<S: LineSource + Renewable> LineSet<S> {
         lost.map_or(Ok(()), Err)
     }
 
-    /// Goes over to the epoch of a line if no other is left.
-    fn begin_again(&mut self) -> Result<(), ReceiveError> {
+    /// Goes over to the epoch of a line if no other is left. Before that it reports the last records of the epoch that were cut off or
+    /// overwritten on a line: none brings them any more.
+    pub(crate) fn begin_again(&mut self) -> Result<(), ReceiveError> {
         let Some((before, _)) = self.identity else { return Ok(()) };
         if self.is_left() {
             return Ok(());
+        }
+        let wants_each = self.arbiter.as_ref().is_some_and(|arbiter| arbiter.wants_each());
+        if wants_each && self.lines.iter().any(|line| line.persistent.is_attached()) {
+            let given_up = self.lines.iter().map(|line| line.given_up).max();
+            self.miss_until(given_up.unwrap_or_default())?;
         }
         // They bring all again, because the program has discarded it.
         self.lines.iter_mut().filter(|line| line.is_stale()).for_each(Line::start_over);
@@ -273,9 +283,12 @@ impl<S: LineSource + Renewable> LineSet<S> {
 
     /// Whether a line has the epoch that is received, or a value of it.
     fn is_left(&self) -> bool {
-        let is_left =
-            |line: &Line<S>| line.held.is_some() || line.has_publisher() && line.identity() == self.identity;
-        self.lines.iter().any(is_left)
+        let is_reconnecting =
+            |line: &Line<S>| line.identity() == self.identity && line.persistent.is_reconnecting();
+        // First the lines that it costs no lock to look at.
+        self.is_attached()
+            || self.lines.iter().any(|line| line.held.is_some())
+            || self.lines.iter().any(is_reconnecting)
     }
 
     /// Reports once that a line has another epoch than others, if there are others.
@@ -329,6 +342,11 @@ impl<S: LineSource + Renewable> LineSet<S> {
         self.identity.map(|(epoch, _)| epoch)
     }
 
+    /// Returns whether a publisher of that epoch is attached.
+    pub(crate) fn is_attached(&self) -> bool {
+        self.lines.iter().any(|line| line.persistent.is_attached() && line.identity() == self.identity)
+    }
+
     /// Returns how many records no line has brought.
     pub(crate) fn missing(&self) -> u64 {
         self.missing
@@ -379,12 +397,14 @@ impl<S: LineSource + Renewable> LineSet<S> {
     }
 
     /// Asks the attached subscribers of the epoch that is received for something else than the next value, those that are ahead first,
-    /// until one has it.
+    /// until one has it. The caller has attached those that were found ([`Self::seek`]), and goes over to another epoch afterwards
+    /// ([`Self::begin_again`]).
     pub(crate) fn ask<T>(
         &mut self,
         mut ask: impl FnMut(&mut S) -> Result<Option<T>, ReceiveError>,
     ) -> Result<Option<T>, ReceiveError> {
-        self.seek()?;
+        // What there is to wait for is what it asks for.
+        self.has_more = false;
         let identity = self.identity;
         let mut same: Vec<&mut Line<S>> = self.lines.iter_mut().collect();
         same.retain(|line| line.persistent.is_attached() && line.identity() == identity);
@@ -397,7 +417,6 @@ impl<S: LineSource + Renewable> LineSet<S> {
                 Err(error) => failure = Some(error),
             }
         }
-        self.begin_again()?;
         failure.map_or(Ok(None), Err)
     }
 

@@ -129,9 +129,10 @@ impl TableReader {
     fn take_removed_key(&mut self) -> Option<Taken> {
         let RemovedKey { key, number, added, meta } = self.removed.pop_front()?;
         self.copy.set_removed(&key);
-        self.changed =
-            ChangedKey { key_len: key.len(), number: number + 1, is_new: false, is_present: false, added };
+        // The publisher may have written any number.
+        let (key_len, number) = (key.len(), number.saturating_add(1));
+        self.changed = ChangedKey { key_len, number, is_new: false, is_present: false, added };
         self.counts.received += 1;
-        Some(Taken { meta, conflated: 0, begin: ENTRY_WORD, len: key.len() + 1 })
+        Some(Taken { meta, conflated: 0, begin: ENTRY_WORD, len: key_len + 1 })
     }
 }

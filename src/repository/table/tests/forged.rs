@@ -6,6 +6,7 @@ use crate::layout::header::HOT_SEQUENCE;
 use crate::layout::table::{
     ENTRY_WORD, EntryCheck, EntryHeader, LEAD_WORDS, SLOT_CRC, SLOT_RUN, entry_words,
 };
+use crate::repository::ReadFailure;
 
 /// A table of one cell, and its last commit.
 struct Forger {
@@ -73,4 +74,54 @@ fn removal_after_the_greatest_number_has_that_number() {
     forger.commit(b"l", true, (2, 1));
     assert_eq!(next(&mut reader, &forger), Some((b"l".to_vec(), true, 1, 2)));
     assert_eq!(next(&mut reader, &forger), Some((b"k".to_vec(), false, u64::MAX, 1)));
+}
+#[test]
+fn entry_of_a_key_that_no_commit_or_a_later_one_added_is_damaged() {
+    for added in [0, 3, u64::MAX] {
+        let mut forger = Forger::new();
+        let mut reader = forger.reader();
+        forger.commit(b"k", true, (1, 1));
+        forger.commit(b"k", true, (added, 2));
+        let sequence = Sequence::new(2);
+        assert_eq!(reader.poll(&forger.region).unwrap_err(), ReadFailure::BrokenStamps { sequence });
+        assert_eq!(next(&mut reader, &forger), None);
+    }
+}
+
+/// The removals named an earlier life than the values, so that they removed nothing.
+#[test]
+fn removal_ends_every_life_that_was_reported_of_the_key() {
+    for is_replaced in [false, true] {
+        let mut forger = Forger::new();
+        let mut reader = forger.reader();
+        forger.commit(b"a", false, (1, 1));
+        forger.commit(b"k", true, (2, 1));
+        assert_eq!(next(&mut reader, &forger), Some((b"k".to_vec(), true, 1, 2)));
+        forger.commit(b"k", true, (1, 2));
+        assert_eq!(next(&mut reader, &forger), Some((b"k".to_vec(), true, 2, 2)));
+        if is_replaced {
+            forger.commit(b"l", true, (4, 1));
+            assert_eq!(next(&mut reader, &forger), Some((b"l".to_vec(), true, 1, 4)));
+        } else {
+            forger.commit(b"k", false, (1, 3));
+        }
+        assert_eq!(next(&mut reader, &forger), Some((b"k".to_vec(), false, 3, 2)));
+    }
+}
+
+/// The publisher is another one, and dates the key back.
+#[test]
+fn removal_ends_a_life_that_was_received_before_the_subscription_was_lost() {
+    let mut forger = Forger::new();
+    let mut before = forger.reader();
+    forger.commit(b"a", false, (1, 1));
+    forger.commit(b"k", true, (2, 1));
+    assert_eq!(next(&mut before, &forger), Some((b"k".to_vec(), true, 1, 2)));
+    assert_eq!(next(&mut before, &forger), None);
+    let mut reader = forger.reader();
+    reader.resume(&mut before, true);
+    forger.commit(b"k", true, (1, 2));
+    assert_eq!(next(&mut reader, &forger), Some((b"k".to_vec(), true, 2, 2)));
+    forger.commit(b"k", false, (1, 3));
+    assert_eq!(next(&mut reader, &forger), Some((b"k".to_vec(), false, 3, 2)));
 }

@@ -134,7 +134,8 @@ impl TableReader {
         self.copy.set_removed(&key);
         // The publisher may have written any number.
         let (key_len, number) = (key.len(), number.saturating_add(1));
-        self.changed = ChangedKey { key_len, number, is_new: false, is_present: false, added };
+        let capacity = self.geometry.capacity();
+        self.changed = ChangedKey { key_len, number, is_new: false, is_present: false, added, capacity };
         self.counts.received += 1;
         Some(Taken { meta, conflated: 0, begin: ENTRY_WORD, len: key_len + 1 })
     }

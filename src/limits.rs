@@ -72,6 +72,9 @@ pub const LINE_GAP_NS: u64 = 100_000_000;
 /// Removed keys that a subscriber of several lines of a table remembers, besides as many as the table had at once, so that a line that
 /// is behind does not bring them again.
 pub const LINE_REMOVED_MAX: usize = 8192;
+/// Keys that a line of a table may bring for each cell that its table has, without removing them. A publisher that was restarted with
+/// other keys brings two; one that brings more is faulty.
+pub const LINE_KEYS_PER_CELL: usize = 4;
 /// Damaged values of which a subscriber of several lines awaits that another line brings them. Beyond these, the oldest is reported.
 pub(crate) const LINE_DAMAGED_MAX: usize = 64;
 /// The longest such pause in the first [`SEEK_SOON_NS`], and later, for an address on this host.

@@ -504,3 +504,4 @@ mod numbering;
 mod persistent;
 mod persistent_feeds;
 mod table;
+mod table_lines;

@@ -61,6 +61,8 @@ pub(crate) struct ChangedKey {
     pub(crate) is_present: bool,
     /// The commit that added it. If it has no value: what earlier commits and this one added of it is removed.
     pub(crate) added: Sequence,
+    /// Cells of the table.
+    pub(crate) capacity: usize,
 }
 
 /// A key that a line has shown to be gone.

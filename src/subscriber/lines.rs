@@ -88,7 +88,11 @@ pub(crate) use source::LineSource;
 /// A receive polls the lines in turn. A duplicate costs a copy and a check, but is not decoded. A subscriber of a table keeps a map of
 /// the wanted keys, and of removed ones while a line that is behind may still bring them: of these as many as the table had at once,
 /// and [`limits::LINE_REMOVED_MAX`](crate::limits::LINE_REMOVED_MAX) more. A key may come again, and be removed again, of a line that
-/// is behind by more removals than that. Waiting polls ten thousand times a second while more than one line is attached.
+/// is behind by more removals than that. Of the keys that one line has brought and not removed, the map has at most
+/// [`limits::LINE_KEYS_PER_CELL`](crate::limits::LINE_KEYS_PER_CELL) for each key that the line's table may have. Only a faulty publisher
+/// brings more. They are not received from it, and keys that it lacks no longer count as removed.
+///
+/// Waiting polls ten thousand times a second while more than one line is attached.
 ///
 /// Send, not Sync: it may be sent to another thread, and receives on one at a time.
 pub struct Lines<S: Arbitrated> {

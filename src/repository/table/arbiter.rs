@@ -22,6 +22,9 @@ use crate::repository::{Arbiter, Arrival, ChangedKey, GoneKey, Verdict};
 /// at once, and [`limits::LINE_REMOVED_MAX`] more. A key whose removal is forgotten may be received again, of a line that is behind by
 /// more removals than that; its removal follows when that line reaches it.
 ///
+/// Of the keys that a line has brought it holds [`limits::LINE_KEYS_PER_CELL`] for each cell of the line's table. A publisher that brings
+/// more without removing them is faulty: they are not received, and what it shows to be gone does not count any more.
+///
 /// Allocates for a key only if it holds more than ever before, and for one that is found to be gone.
 #[derive(Debug, Default)]
 pub(crate) struct TableArbiter {
@@ -34,10 +37,29 @@ pub(crate) struct TableArbiter {
     complete: Sequence,
     /// Removed keys, until [`Self::complete`] has reached their lives.
     dead: PlaceQueue,
-    /// By line the keys of which it has not shown yet whether it has them.
-    unconfirmed: Vec<PlaceQueue>,
+    lines: Vec<LineKeys>,
     /// Keys that were found to be gone.
     gone: VecDeque<GoneKey>,
+}
+
+/// The keys of a line.
+#[derive(Debug, Default)]
+struct LineKeys {
+    /// Those of which it has not shown yet whether it has them.
+    unconfirmed: PlaceQueue,
+    /// How many have a value, in a life that it has brought.
+    brought: usize,
+    /// It has brought more than a table can have.
+    has_excess: bool,
+}
+
+impl LineKeys {
+    /// Returns whether it may bring another key, of a table with this many cells.
+    fn has_room(&mut self, capacity: usize) -> bool {
+        let has_room = self.brought < capacity.saturating_mul(limits::LINE_KEYS_PER_CELL);
+        self.has_excess |= !has_room;
+        has_room
+    }
 }
 
 impl TableArbiter {
@@ -48,24 +70,27 @@ impl TableArbiter {
         arrival: &Arrival<'_>,
         changed: ChangedKey,
     ) -> Verdict {
-        let ChangedKey { added, number, .. } = changed;
-        let life = KeyLife { added, sequence: arrival.meta.sequence, number, is_present: true };
+        let ChangedKey { added, number, capacity, .. } = changed;
+        let life = KeyLife { added, sequence: arrival.meta.sequence, number, line, is_present: true };
+        let Some(of_line) = self.lines.get_mut(line) else { return Verdict::Duplicate };
         let Some(place) = self.keys.find(key) else {
-            if added <= self.complete {
+            if added <= self.complete || !of_line.has_room(capacity) {
                 return Verdict::Duplicate;
             }
             let place = self.keys.insert(key, life);
-            self.begin_life(line, place, life);
+            self.begin_life(place, life);
             return Verdict::First { conflated: arrival.conflated, is_new: true };
         };
         let Some(known) = self.keys.get(place) else { return Verdict::Duplicate };
         let before = known.life;
         if added > before.added {
-            known.life = life;
-            if before.is_present {
-                self.present -= 1;
+            let is_counted = before.is_present && before.line == line;
+            if !is_counted && !of_line.has_room(capacity) {
+                return Verdict::Duplicate;
             }
-            self.begin_life(line, place, life);
+            known.life = life;
+            self.count_end(before);
+            self.begin_life(place, life);
             return Verdict::First { conflated: number.saturating_sub(1), is_new: true };
         }
         if added < before.added || !before.is_present {
@@ -73,9 +98,9 @@ impl TableArbiter {
         }
         let is_newer = life.sequence > before.sequence;
         if is_newer {
-            known.life = life;
+            known.life = KeyLife { line: before.line, ..life };
         }
-        self.unconfirmed.get_mut(line).into_iter().for_each(|queue| queue.remove(place));
+        of_line.unconfirmed.remove(place);
         if !is_newer {
             return Verdict::Duplicate;
         }
@@ -104,30 +129,37 @@ impl TableArbiter {
         Verdict::First { conflated, is_new: false }
     }
 
-    /// Begins a life that this line has brought: the others have to show whether they have the key.
-    fn begin_life(&mut self, line: usize, place: u32, life: KeyLife) {
+    /// Begins a life that a line has brought: the others have to show whether they have the key.
+    fn begin_life(&mut self, place: u32, life: KeyLife) {
         self.present += 1;
         self.present_max = self.present_max.max(self.present);
         self.dead.remove(place);
-        for (other, queue) in self.unconfirmed.iter_mut().enumerate() {
-            if other == line {
-                queue.remove(place);
+        for (line, LineKeys { unconfirmed, brought, .. }) in self.lines.iter_mut().enumerate() {
+            if line == life.line {
+                *brought += 1;
+                unconfirmed.remove(place);
             } else {
-                queue.push(place, life.sequence);
+                unconfirmed.push(place, life.sequence);
             }
         }
     }
 
-    /// Ends the lives of a key up to this one.
+    /// Counts that a life has ended, if it had not before.
+    fn count_end(&mut self, KeyLife { is_present, line, .. }: KeyLife) {
+        self.present -= usize::from(is_present);
+        self.lines.get_mut(line).into_iter().for_each(|line| line.brought -= usize::from(is_present));
+    }
+
+    /// Ends the lives of a key that has a value, up to this one.
     fn end_life(&mut self, place: u32, added: Sequence) {
-        self.present -= 1;
-        self.unconfirmed.iter_mut().for_each(|queue| queue.remove(place));
+        let Some(KnownKey { life, .. }) = self.keys.get(place) else { return };
+        let before = *life;
+        (life.is_present, life.added) = (false, added);
+        self.count_end(before);
+        self.lines.iter_mut().for_each(|line| line.unconfirmed.remove(place));
         if added <= self.complete {
             self.keys.remove(place);
             return;
-        }
-        if let Some(KnownKey { life, .. }) = self.keys.get(place) {
-            (life.is_present, life.added) = (false, added);
         }
         self.dead.push(place, added);
         if self.dead.len() > self.present_max.saturating_add(limits::LINE_REMOVED_MAX) {
@@ -144,7 +176,7 @@ impl TableArbiter {
         let KeyLife { added, sequence, number, .. } = *life;
         if sequence > until.sequence {
             // Another line has brought a later value meanwhile.
-            self.unconfirmed.get_mut(line).into_iter().for_each(|queue| queue.push(place, sequence));
+            self.lines.get_mut(line).into_iter().for_each(|line| line.unconfirmed.push(place, sequence));
             return;
         }
         let key = key.as_slice().into();
@@ -155,15 +187,15 @@ impl TableArbiter {
 
 impl Arbiter for TableArbiter {
     fn begin(&mut self, last: Sequence, lines: usize) {
-        let unconfirmed = std::iter::repeat_with(PlaceQueue::default).take(lines).collect();
-        *self = Self { last, unconfirmed, ..Self::default() };
+        let lines = std::iter::repeat_with(LineKeys::default).take(lines).collect();
+        *self = Self { last, lines, ..Self::default() };
     }
 
     fn join(&mut self, line: usize) {
-        let Some(queue) = self.unconfirmed.get_mut(line) else { return };
+        let Some(LineKeys { unconfirmed, .. }) = self.lines.get_mut(line) else { return };
         for place in self.keys.places() {
             if let Some(KnownKey { life, .. }) = self.keys.get(place).filter(|known| known.life.is_present) {
-                queue.push(place, life.sequence);
+                unconfirmed.push(place, life.sequence);
             }
         }
     }
@@ -191,14 +223,16 @@ impl Arbiter for TableArbiter {
     }
 
     fn complete(&mut self, line: usize, until: Meta, has_key: &dyn Fn(&[u8]) -> bool) {
-        if until.sequence == Sequence::NONE {
+        let has_excess = self.lines.get(line).is_none_or(|line| line.has_excess);
+        if until.sequence == Sequence::NONE || has_excess {
             return;
         }
         self.complete = self.complete.max(until.sequence);
         while let Some(place) = self.dead.take(self.complete) {
             self.keys.remove(place);
         }
-        while let Some(place) = self.unconfirmed.get_mut(line).and_then(|queue| queue.take(until.sequence)) {
+        let next = |this: &mut Self| this.lines.get_mut(line)?.unconfirmed.take(until.sequence);
+        while let Some(place) = next(self) {
             self.confirm((line, place), until, has_key);
         }
     }
@@ -210,10 +244,11 @@ impl Arbiter for TableArbiter {
     fn retain_keys(&mut self, is_wanted: &dyn Fn(&[u8]) -> bool) {
         self.complete = Sequence::NONE;
         for place in self.keys.places() {
-            let Some(known) = self.keys.get(place) else { continue };
-            if known.life.is_present && !is_wanted(&known.key) {
-                self.present -= 1;
-                self.unconfirmed.iter_mut().for_each(|queue| queue.remove(place));
+            let Some(KnownKey { key, life }) = self.keys.get(place) else { continue };
+            if life.is_present && !is_wanted(key) {
+                let life = *life;
+                self.count_end(life);
+                self.lines.iter_mut().for_each(|line| line.unconfirmed.remove(place));
                 self.keys.remove(place);
             }
         }

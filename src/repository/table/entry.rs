@@ -197,6 +197,10 @@ impl EntryCopy {
                 let sequence = stamp.sequence();
                 return Err(EntryRejection::Wrong(ReadFailure::Damaged { sequence, expected, found }));
             }
+            // No publisher writes that: a commit adds a key with its first value.
+            if header.added == Sequence::NONE || header.added > stamp.sequence() {
+                return Err(EntryRejection::Wrong(EntryRejection::Torn.failure(stamp)));
+            }
         }
         let key_len = header.key_len as usize;
         let is_present = match bytemuck::cast_slice::<u64, u8>(&self.run).get(ENTRY_WORD * WORD + key_len) {

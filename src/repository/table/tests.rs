@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 mod damage;
 mod fetched;
+mod forged;
 mod threads;
 
 use super::*;

@@ -440,7 +440,8 @@ impl<S: LineSource + Renewable> LineSet<S> {
         let Self { lines, arbiter, .. } = self;
         if let Some(arbiter) = arbiter {
             let subscribers: Vec<&S> = lines.iter().filter_map(|line| line.persistent.current()).collect();
-            arbiter.retain_keys(&|key| subscribers.iter().any(|subscriber| subscriber.has_key(key)));
+            // A key that is wanted is kept also if no line has it at present: one that has attached again has not brought it yet.
+            arbiter.retain_keys(&|key| subscribers.iter().any(|subscriber| subscriber.is_wanted(key)));
         }
     }
 }

@@ -41,6 +41,11 @@ pub(crate) trait LineSource: RenewableHandle {
     /// Returns whether the table has this key.
     fn has_key(&self, key: &[u8]) -> bool;
 
+    /// Returns whether this key of a table is received.
+    fn is_wanted(&self, _key: &[u8]) -> bool {
+        true
+    }
+
     /// Returns the removal of a key, of a table. `None` if it is not wanted any more.
     fn removal(&self, _key: &[u8], _meta: Meta) -> Option<Sample<Self::Item>> {
         None
@@ -86,8 +91,12 @@ impl<K: TopicKind, T: Payload> LineSource for Subscriber<K, T> {
         self.core.reader.has_key(key)
     }
 
+    fn is_wanted(&self, key: &[u8]) -> bool {
+        self.core.reader.is_wanted(key)
+    }
+
     fn removal(&self, key: &[u8], meta: Meta) -> Option<Sample<T::Owned>> {
-        if !self.core.reader.is_wanted(key) {
+        if !self.is_wanted(key) {
             return None;
         }
         // An entry without a value: see `layout::table`.
@@ -132,6 +141,10 @@ impl<T: Payload> LineSource for AnySubscriber<T> {
 
     fn has_key(&self, key: &[u8]) -> bool {
         inside!(self, subscriber => subscriber.has_key(key))
+    }
+
+    fn is_wanted(&self, key: &[u8]) -> bool {
+        inside!(self, subscriber => subscriber.is_wanted(key))
     }
 
     fn removal(&self, key: &[u8], meta: Meta) -> Option<Sample<T::Owned>> {

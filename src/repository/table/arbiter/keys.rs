@@ -29,6 +29,8 @@ pub(super) struct KeyLife {
     pub(super) sequence: Sequence,
     /// How often it had changed.
     pub(super) number: u64,
+    /// The line that brought its first value.
+    pub(super) line: usize,
     /// It has a value. Otherwise it was removed, and so were all lives up to this one.
     pub(super) is_present: bool,
 }

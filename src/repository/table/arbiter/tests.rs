@@ -7,6 +7,8 @@ use crate::id::Epoch;
 
 const A: usize = 0;
 const B: usize = 1;
+/// Cells of the tables.
+const CAPACITY: usize = 25_000;
 
 fn arbiter() -> TableArbiter {
     let mut arbiter = TableArbiter::default();
@@ -22,7 +24,8 @@ fn meta(commit: u64) -> Meta {
 /// Judges a change of a key: the value of a commit, or its removal, in the life that another commit began.
 fn judge(arbiter: &mut TableArbiter, line: usize, key: &str, commits: (u64, u64), is_present: bool) -> bool {
     let added = Sequence::new(commits.0);
-    let changed = ChangedKey { key_len: key.len(), number: 1, is_new: false, is_present, added };
+    let (key_len, capacity) = (key.len(), CAPACITY);
+    let changed = ChangedKey { key_len, number: 1, is_new: false, is_present, added, capacity };
     let arrival =
         Arrival { meta: meta(commits.1), conflated: 0, changed: Some(changed), payload: key.as_bytes() };
     arbiter.judge(line, &arrival) != Verdict::Duplicate
@@ -54,8 +57,8 @@ fn gone(key: &str, commit: u64) -> Option<(String, u64)> {
 
 /// How many keys it keeps in all of its collections.
 fn kept(arbiter: &TableArbiter) -> usize {
-    let TableArbiter { keys, dead, unconfirmed, gone, .. } = arbiter;
-    let queued: usize = unconfirmed.iter().map(PlaceQueue::len).sum();
+    let TableArbiter { keys, dead, lines, gone, .. } = arbiter;
+    let queued: usize = lines.iter().map(|line| line.unconfirmed.len()).sum();
     keys.held() + dead.len() + queued + gone.len()
 }
 
@@ -259,4 +262,33 @@ fn removal_of_a_later_life_ends_that_life_too() {
     assert!(!remove(&mut arbiter, B, "k", (3, 4)));
     assert!(!put(&mut arbiter, A, "k", 3), "it was removed by commit 4");
     assert!(put(&mut arbiter, A, "k", 5));
+}
+
+/// A publisher that never removes a key.
+#[test]
+fn line_that_brings_more_keys_than_a_table_has_takes_little_memory_and_harms_no_other() {
+    let mut arbiter = arbiter();
+    let most = (limits::LINE_KEYS_PER_CELL * CAPACITY) as u64;
+    for commit in 1..=most + 1000 {
+        assert_eq!(put(&mut arbiter, A, &format!("k{commit}"), commit), commit <= most);
+        // A key that comes again counts once.
+        assert!(put(&mut arbiter, A, "k1", 1_000_000 + commit));
+    }
+    let far = most + 1_000;
+    assert!(kept(&arbiter) as u64 <= 2 * most, "{}", kept(&arbiter));
+    // The other line brings what was left out, also once this one says that it has all keys, and loses none that this one lacks.
+    complete(&mut arbiter, A, 10_000_000, |_| false);
+    assert!(put(&mut arbiter, B, &format!("k{far}"), far));
+    assert!(put(&mut arbiter, B, "k2", 2_000_000));
+    complete(&mut arbiter, A, 10_000_000, |_| false);
+    assert_eq!(take_gone(&mut arbiter), None);
+    // There is room for one again.
+    assert!(put(&mut arbiter, A, "new", 3_000_000));
+    assert!(!put(&mut arbiter, A, "newer", 3_000_001));
+    assert!(remove(&mut arbiter, A, "k3", (3, 3_000_002)));
+    assert!(put(&mut arbiter, A, "newer", 3_000_003));
+    // A later life of a key of the other line is another key of this one.
+    assert!(!put(&mut arbiter, A, "k2", 3_000_004));
+    arbiter.begin(Sequence::NONE, 2);
+    assert!(put(&mut arbiter, A, "k1", 1));
 }

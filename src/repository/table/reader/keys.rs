@@ -80,7 +80,8 @@ impl TableReader {
         let key = self.copy.key(entry);
         let Some(known) = self.cells.get_mut(cell) else { return false };
         let held = std::mem::take(&mut known.has_key);
-        if held && self.directory.key(cell) != key {
+        let is_same = held && self.directory.key(cell) == key;
+        if held && !is_same {
             if std::mem::take(&mut known.is_reported) && self.wanted.has(cell) {
                 let (sequence, published_ns) = (known.version.sequence().next(), entry.header.published_ns);
                 let meta = Meta { sequence, epoch: self.epoch, published_ns };
@@ -90,7 +91,9 @@ impl TableReader {
             }
             self.directory.remove(cell);
         }
-        (known.number, known.added) = (0, entry.header.added);
+        // A removal ends the last life that was reported, whatever the publisher says later of when the key was added.
+        let before = if is_same { known.added } else { Sequence::NONE };
+        (known.number, known.added) = (0, entry.header.added.max(before));
         self.wanted.set(cell, true);
         if let Some(other) = self.directory.find(key).filter(|other| *other != cell) {
             let other_added = self.cells.get(other).map(|known| known.added);
@@ -129,9 +132,11 @@ impl TableReader {
     fn take_removed_key(&mut self) -> Option<Taken> {
         let RemovedKey { key, number, added, meta } = self.removed.pop_front()?;
         self.copy.set_removed(&key);
-        self.changed =
-            ChangedKey { key_len: key.len(), number: number + 1, is_new: false, is_present: false, added };
+        // The publisher may have written any number.
+        let (key_len, number) = (key.len(), number.saturating_add(1));
+        let capacity = self.geometry.capacity();
+        self.changed = ChangedKey { key_len, number, is_new: false, is_present: false, added, capacity };
         self.counts.received += 1;
-        Some(Taken { meta, conflated: 0, begin: ENTRY_WORD, len: key.len() + 1 })
+        Some(Taken { meta, conflated: 0, begin: ENTRY_WORD, len: key_len + 1 })
     }
 }

@@ -48,6 +48,7 @@ impl TableReader {
         let Some(known) = self.cells.get_mut(cell) else { return false };
         let is_older = stamp.sequence() < recalled.sequence;
         if !is_older {
+            known.added = known.added.max(recalled.added);
             self.recalled.keys.remove(key);
         }
         if stamp.sequence() > recalled.sequence && is_present {
@@ -63,8 +64,7 @@ impl TableReader {
                 let (key, number) = (key.into(), recalled.number);
                 let (sequence, published_ns) = (stamp.sequence(), header.published_ns);
                 let meta = Meta { sequence, epoch: self.epoch, published_ns };
-                let added = recalled.added.max(header.added);
-                self.removed.push_back(RemovedKey { key, number, added, meta });
+                self.removed.push_back(RemovedKey { key, number, added: known.added, meta });
             }
             self.directory.remove(cell);
             self.wanted.set(cell, true);

@@ -1,0 +1,73 @@
+//! Lines of a table whose keys, publishers or memory change in unusual ways.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::id::Epoch;
+use crate::publisher::TablePublisher;
+use crate::subscriber::{Lines, TableSubscriber};
+
+type Table = BTreeMap<String, u64>;
+
+fn table(node: &Node) -> TablePublisher<String, u64> {
+    node.table_publisher("t").capacity(8).epoch(Epoch::new(5).unwrap()).open().unwrap()
+}
+
+fn lines(node: &Node) -> Lines<TableSubscriber<String, u64>> {
+    let builder = node.table_subscriber::<String, u64>("shm:a/t").timeout(TIMEOUT);
+    builder.lines(["shm:b/t"]).open().unwrap()
+}
+
+/// Receives all changes there are, into a map.
+fn follow(lines: &mut Lines<TableSubscriber<String, u64>>, held: &mut Table) {
+    while let Some(change) = lines.try_change().unwrap() {
+        match change.value {
+            Some(value) => _ = held.insert(change.key, value),
+            None => _ = held.remove(&change.key).expect("a key that was received"),
+        }
+    }
+}
+
+/// Receives until the first line has got this far.
+fn follow_until(lines: &mut Lines<TableSubscriber<String, u64>>, held: &mut Table, commit: u64) {
+    wait_until("the line to get there", || {
+        follow(lines, held);
+        let line = &lines.report()[0];
+        line.is_attached && line.last.get() == commit
+    });
+    follow(lines, held);
+}
+
+fn map<const COUNT: usize>(entries: [(&str, u64); COUNT]) -> Table {
+    entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+/// The line has attached again, and has not brought the key again that it had brought before. It was forgotten, so that every later
+/// change of it was dropped.
+#[test]
+fn keys_are_not_forgotten_that_are_wanted_before_and_after() {
+    let dir = tempfile::tempdir().unwrap();
+    let subscribing = anonymous(&dir);
+    let first = node(&dir, "a");
+    let mut publisher = table(&first);
+    let mut lines = lines(&subscribing);
+    publisher.put("k1", &1).unwrap();
+    publisher.put("k2", &2).unwrap();
+    let mut held = Table::new();
+    follow_until(&mut lines, &mut held, 2);
+    drop((publisher, first));
+    let first = node(&dir, "a");
+    let mut publisher = table(&first);
+    publisher.put("k1", &1).unwrap();
+    follow_until(&mut lines, &mut held, 1);
+    lines.configure(|table| table.all_keys());
+    publisher.put("k2", &2).unwrap();
+    follow_until(&mut lines, &mut held, 2);
+    assert_eq!(held, map([("k1", 1), ("k2", 2)]));
+    publisher.put("k2", &3).unwrap();
+    follow_until(&mut lines, &mut held, 3);
+    assert_eq!(held, map([("k1", 1), ("k2", 3)]));
+    publisher.remove("k2").unwrap();
+    follow_until(&mut lines, &mut held, 4);
+    assert_eq!(held, map([("k1", 1)]));
+}

@@ -135,6 +135,8 @@ struct Follower {
     /// For each key of the table the commit that was received last.
     seen: Table,
     values: Table,
+    /// Values of the feed could not be read, and their keys are not known: no line whose publisher lives had reached them.
+    lacks_values: bool,
     /// Nothing may be missing.
     is_whole: bool,
     restarts: [u64; 4],
@@ -162,6 +164,7 @@ impl Follower {
             entries: Table::new(),
             seen: Table::new(),
             values: Table::new(),
+            lacks_values: false,
             is_whole,
             restarts: [0; 4],
         }
@@ -256,6 +259,11 @@ impl Follower {
             }
             Err(ReceiveError::Restarted { .. }) => {
                 (self.values, self.restarts[3]) = (Table::new(), self.restarts[3] + 1);
+                self.lacks_values = false;
+                return true;
+            }
+            Err(ReceiveError::UnreadableValues { .. }) => {
+                self.lacks_values = true;
                 return true;
             }
             Err(error) => {
@@ -278,7 +286,8 @@ impl Follower {
             let sequence = update.meta().sequence.get();
             let is_value = matches!(update, FeedUpdate::Value(_));
             let number = script.ends.iter().position(|end| *end >= sequence).unwrap();
-            let is_right = is_value || self.values == script.tables[number];
+            self.lacks_values &= self.values != script.tables[number];
+            let is_right = is_value || self.lacks_values || self.values == script.tables[number];
             assert!(is_right, "after {sequence}: {:?} {:?}", self.values, script.tables[number]);
         }
         true
@@ -304,10 +313,10 @@ impl Follower {
 fn note(error: &ReceiveError) {
     let is_known = match error {
         ReceiveError::Contended { .. } | ReceiveError::OutOfStep { .. } => true,
+        // The memory of a frozen publisher is not read in time.
+        ReceiveError::Fabric { .. } => true,
         // The publisher died while it wrote it.
-        ReceiveError::Damaged { .. }
-        | ReceiveError::BrokenStamps { .. }
-        | ReceiveError::UnreadableValues { .. } => true,
+        ReceiveError::Damaged { .. } | ReceiveError::BrokenStamps { .. } => true,
         ReceiveError::NotResumed { source } => {
             crate::chain::ErrorChain(source).to_string().ends_with("the peer has withdrawn it")
         }

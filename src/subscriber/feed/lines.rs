@@ -72,6 +72,8 @@ where
     set: LineSet<FeedLine<K, R, V>>,
     /// What was received; from the first publisher on.
     records: Option<Records<K, V>>,
+    /// How often lines had attached when the tables were last read.
+    attachments: u64,
     /// All keys by default.
     interest: Option<KeyPredicate<K>>,
     assembly: Assembly<K, R, V>,
@@ -140,7 +142,7 @@ where
     V: Serialize + DeserializeOwned + Send + 'static,
 {
     pub(crate) fn new(set: LineSet<FeedLine<K, R, V>>) -> Self {
-        Self { set, records: None, interest: None, assembly: Assembly::new() }
+        Self { set, records: None, attachments: 0, interest: None, assembly: Assembly::new() }
     }
 
     /// Receives the next update, if a line has it, like [`FeedSubscriber::try_update`](crate::FeedSubscriber::try_update).
@@ -291,13 +293,20 @@ where
         )>,
         ReceiveError,
     > {
-        let Self { set, records, interest, assembly } = self;
+        let Self { set, records, attachments, interest, assembly } = self;
         if records.is_none() {
             set.seek()?;
             if set.current().is_none() {
                 return Ok(None);
             }
             *records = Some(Records::new(set.last()));
+        }
+        if let Some(records) = records.as_mut().filter(|records| !records.is_recovering()) {
+            // A publisher that was found since may have the values that none could read.
+            let before = std::mem::replace(attachments, set.attachments());
+            if before != *attachments {
+                records.compare_unreadable(set.last());
+            }
         }
         Ok(records.as_mut().map(|records| (records, set, interest.as_ref(), assembly)))
     }

@@ -113,6 +113,13 @@ where
         }
     }
 
+    /// Requests a cut after this record, if the last one had values that could not be read.
+    pub(super) fn compare_unreadable(&mut self, last: Sequence) {
+        if self.has_unreadable {
+            self.compare_again(last, true);
+        }
+    }
+
     /// Returns whether the table has to be read.
     pub(super) fn is_cut_due(&self) -> bool {
         matches!(self.cut, Cut::Due { .. })

@@ -54,6 +54,8 @@ pub(super) struct Line<S: LineSource + Renewable> {
     pub(super) held: Option<Held<S::Item>>,
     /// It was attached at the last poll.
     was_attached: bool,
+    /// How often it has attached since it was opened.
+    pub(super) attachments: u64,
     /// An epoch that was reported to be another one.
     pub(super) reported: Option<(Epoch, Kind)>,
     /// Since when it has another one, ns of the clock.
@@ -102,6 +104,7 @@ impl<S: LineSource + Renewable> Line<S> {
             persistent,
             held: None,
             was_attached,
+            attachments: 0,
             reported: None,
             differs_since_ns: None,
             discarded: None,
@@ -180,6 +183,7 @@ impl<S: LineSource + Renewable> Line<S> {
         }
         self.was_attached = self.persistent.seek_now()?;
         if self.was_attached {
+            self.attachments += 1;
             self.joined = arbiter.as_ref().map_or(Sequence::NONE, |arbiter| arbiter.last());
             (self.overdue, self.is_absent) = (None, false);
             arbiter.into_iter().for_each(|arbiter| arbiter.join(index));

@@ -332,6 +332,11 @@ impl<S: LineSource + Renewable> LineSet<S> {
         Ok(())
     }
 
+    /// Returns how often lines have attached to a publisher since they were opened.
+    pub(crate) fn attachments(&self) -> u64 {
+        self.lines.iter().map(|line| line.attachments).sum()
+    }
+
     /// Returns the last value that was received or reported missing.
     pub(crate) fn last(&self) -> Sequence {
         self.arbiter.as_ref().map_or(Sequence::NONE, |arbiter| arbiter.last())

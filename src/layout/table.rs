@@ -285,6 +285,11 @@ impl Stamp {
         Self(self.0 & !REVISION_MASK | discarded.0 & REVISION_MASK)
     }
 
+    /// Returns a stamp of the same sequence that its cell has never had.
+    pub(crate) fn unlike(self) -> Self {
+        Self(self.0 ^ 1)
+    }
+
     /// Returns a stamp without a sequence that names the other slot.
     #[inline]
     pub(crate) fn other(self) -> Self {

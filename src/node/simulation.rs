@@ -79,7 +79,16 @@ impl World {
 
     fn node_with(self: &Arc<Self>, name: &str, listening: bool, events: Arc<dyn EventSink>) -> Node {
         let name: NodeName = name.parse().unwrap();
-        let fabric: Arc<dyn Fabric> = Arc::new(self.network.fabric(&name));
+        let fabric = Arc::new(self.network.fabric(&name));
+        self.node_over((name, listening), fabric, events)
+    }
+
+    fn node_over(
+        self: &Arc<Self>,
+        (name, listening): (NodeName, bool),
+        fabric: Arc<dyn Fabric>,
+        events: Arc<dyn EventSink>,
+    ) -> Node {
         let clock = Arc::new(WorldClock(Arc::downgrade(self)));
         let (core, driver) = assemble(listening.then(|| name.clone()), fabric, clock, events).unwrap();
         self.drivers.lock().push(NodeThread { name, driver, sleeps_until_ns: 0 });
@@ -562,6 +571,7 @@ mod hung;
 mod late_joins;
 mod lines;
 mod logs;
+mod misread_lines;
 mod notices;
 mod restarted_feeds;
 mod restarts;

@@ -257,6 +257,11 @@ impl<T: crate::payload::Payload> Publisher<TableTopic, T> {
         self.writer.damage(key.len());
     }
 
+    /// Pretends that this commit is the newest, until the next one.
+    pub(crate) fn pretend(&self, newest: u64) {
+        self.writer.pretend(Sequence::new(newest));
+    }
+
     /// Publishes encoded bytes as the value of an encoded key.
     pub(crate) fn put_bytes(&mut self, key: &[u8], value: &[u8]) -> Result<Sequence, PublishError> {
         let now_ns = self.output.realtime_ns();

@@ -28,6 +28,9 @@ pub(crate) trait Arbiter: Debug + Send {
     /// This line has received the values of all wanted keys as of this commit, and has these keys. Cheap if that is not new.
     fn complete(&mut self, _line: usize, _until: Meta, _has_key: &dyn Fn(&[u8]) -> bool) {}
 
+    /// Forgets what lines have shown to be complete or gone, because one was wrong. All lines offer their values once more.
+    fn doubt(&mut self) {}
+
     /// Returns the next key that is gone. No line has said so: it was removed while the line was away that had brought it.
     fn take_removed(&mut self) -> Option<GoneKey> {
         None

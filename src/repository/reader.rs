@@ -123,6 +123,14 @@ pub(crate) trait Reader: Debug + Sized {
         self.last()
     }
 
+    /// Returns once whether [`Self::complete`] has named a commit up to which a wrong read had hidden a change.
+    fn take_misread(&mut self) -> bool {
+        false
+    }
+
+    /// Takes the newest value of each key of a table once more.
+    fn offer_again(&mut self) {}
+
     /// Returns when this commit of a table was published, ns since the Unix epoch; 0 if that is not known. It is known if one of its
     /// entries was read, and none of a later commit.
     fn published_ns(&self, _commit: Sequence) -> u64 {

@@ -52,7 +52,10 @@ pub(crate) use source::LineSource;
 ///   reached.
 ///
 /// A value of a state or a table that is damaged on one line is received of another one. It is reported once no line that is attached
-/// has it, or none has brought it in the time in which records of a log are awaited, or if more than 64 values are awaited.
+/// has it, or none has brought it in the time in which records of a log are awaited, or if more than 64 values are awaited. While a
+/// line has a damaged entry of a table, it cannot show that a key is gone that another line has brought: the entry may be of that
+/// key. If no other line shows it, the key keeps its value until the publisher has changed the damaged entry again.
+/// [`TableSubscriber::suspects`] returns the damaged keys of a [line](Self::line).
 ///
 /// ```
 /// use std::time::Duration;

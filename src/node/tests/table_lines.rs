@@ -71,3 +71,57 @@ fn keys_are_not_forgotten_that_are_wanted_before_and_after() {
     follow_until(&mut lines, &mut held, 4);
     assert_eq!(held, map([("k1", 1)]));
 }
+
+/// A line that had seemed to have all commits there will ever be made every later key of every line a removed one.
+#[test]
+fn line_that_seemed_to_be_ahead_silences_no_other_for_good() {
+    let dir = tempfile::tempdir().unwrap();
+    let [first, second] = [node(&dir, "a"), node(&dir, "b")];
+    let subscribing = anonymous(&dir);
+    let (mut one, mut other) = (table(&first), table(&second));
+    let mut lines = lines(&subscribing);
+    let mut held = Table::new();
+    for publisher in [&mut one, &mut other] {
+        publisher.put("k1", &1).unwrap();
+    }
+    other.put("k2", &2).unwrap();
+    follow(&mut lines, &mut held);
+    one.pretend(1 << 40);
+    follow(&mut lines, &mut held);
+    assert_eq!(held, map([("k1", 1)]), "the first line seems not to have the other key");
+    other.put("k3", &3).unwrap();
+    follow(&mut lines, &mut held);
+    assert_eq!(held, map([("k1", 1)]));
+    one.pretend(1);
+    // One finds the error, the other offers its keys again.
+    (0..2).for_each(|_| follow(&mut lines, &mut held));
+    assert_eq!(held, map([("k1", 1), ("k2", 2), ("k3", 3)]));
+    drop((one, first));
+    other.put("k4", &4).unwrap();
+    other.remove("k2").unwrap();
+    follow(&mut lines, &mut held);
+    assert_eq!(held, map([("k1", 1), ("k3", 3), ("k4", 4)]));
+}
+
+#[test]
+fn line_with_a_damaged_entry_removes_keys_of_another_line_once_the_entry_has_changed() {
+    let dir = tempfile::tempdir().unwrap();
+    let [first, second] = [node(&dir, "a"), node(&dir, "b")];
+    let subscribing = anonymous(&dir);
+    let (mut one, mut other) = (table(&first), table(&second));
+    let mut lines = lines(&subscribing);
+    let mut held = Table::new();
+    one.put_batch([("k", &1), ("l", &2)]).unwrap();
+    follow(&mut lines, &mut held);
+    drop((one, first));
+    other.put_batch([("k", &1), ("l", &2)]).unwrap();
+    other.remove("k").unwrap();
+    other.damage(&crate::payload::encode_unchecked("l").unwrap());
+    let error = lines.change_timeout(TIMEOUT).unwrap_err();
+    assert!(matches!(error, ReceiveError::Damaged { .. }), "{error}");
+    (0..3).for_each(|_| follow(&mut lines, &mut held));
+    assert_eq!(held, map([("k", 1), ("l", 2)]), "the damaged entry may be that of the key");
+    other.put("l", &3).unwrap();
+    (0..2).for_each(|_| follow(&mut lines, &mut held));
+    assert_eq!(held, map([("l", 3)]));
+}

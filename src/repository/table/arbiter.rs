@@ -18,6 +18,11 @@ use crate::repository::{Arbiter, Arrival, ChangedKey, GoneKey, Verdict};
 /// A line that has read past the commit of a value, and does not have its key, has shown that the key is gone. A line that has
 /// brought a value of a life, or was seen to have the key, reports the end of that life itself.
 ///
+/// What a line has shown stays true when the line is lost, falls back or attaches again: a key that is not known, and that was added
+/// before a commit up to which any line had all keys, was removed. It may not stay true if the line had misread its publisher's memory:
+/// keys of other lines were taken for removed ones meanwhile, and would be for ever. Then nothing counts that was shown, and all lines
+/// offer all keys again ([`Arbiter::doubt`]). A line that is behind may so bring a key again, and its removal later.
+///
 /// It holds the keys that have a value, and those removed that a line behind may still bring: of the latter as many as the table had
 /// at once, and [`limits::LINE_REMOVED_MAX`] more. A key whose removal is forgotten may be received again, of a line that is behind by
 /// more removals than that; its removal follows when that line reaches it.
@@ -234,6 +239,14 @@ impl Arbiter for TableArbiter {
         let next = |this: &mut Self| this.lines.get_mut(line)?.unconfirmed.take(until.sequence);
         while let Some(place) = next(self) {
             self.confirm((line, place), until, has_key);
+        }
+    }
+
+    fn doubt(&mut self) {
+        self.complete = Sequence::NONE;
+        // One of them may be a key that has a value.
+        while let Some(place) = self.dead.take_first() {
+            self.keys.remove(place);
         }
     }
 

@@ -1,3 +1,4 @@
+mod audit;
 mod keys;
 mod lookup;
 mod recall;
@@ -52,8 +53,13 @@ pub(crate) struct TableReader {
     floor: Sequence,
     /// All keys that commits up to this one added or removed are known.
     keys_done: Sequence,
-    /// The newest value of each wanted key as of this commit, or a later one, was taken, except of suspects.
+    /// The newest value of each wanted key as of this commit, or a later one, was taken.
     complete: Sequence,
+    /// The same, once another fetch has found that commit too; none if there is nothing to be found.
+    passed: Sequence,
+    /// A value as of [`Self::complete`] was not taken, because of a wrong read.
+    has_misread: bool,
+    again: Again,
     pass: Option<Pass>,
     /// The memory has what was granted: a landing region is empty at first.
     has_begun: bool,
@@ -93,8 +99,7 @@ struct KnownCell {
     added: Sequence,
 }
 
-/// Versions that are compared over a wire with what is known: a fetch that was damaged, or older than it should be, may have hidden a
-/// change.
+/// Versions that are compared over a wire with what is known.
 #[derive(Clone, Copy, Debug, Default)]
 struct Audit {
     /// Fetches of the hot line.
@@ -103,6 +108,17 @@ struct Audit {
     page: usize,
     /// Its versions are in the fetch.
     is_planned: bool,
+}
+
+/// Whether values that were taken are to be taken once more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Again {
+    #[default]
+    Not,
+    /// From the next pass on.
+    Due,
+    /// Until a pass is over.
+    UnderWay,
 }
 
 /// A pass over the mapped pages.
@@ -168,6 +184,9 @@ impl TableReader {
             floor: Sequence::NONE,
             keys_done: Sequence::NONE,
             complete: Sequence::NONE,
+            passed: Sequence::NONE,
+            has_misread: false,
+            again: Again::Not,
             pass: None,
             has_begun: granted == Sequence::NONE,
             versions: vec![0; PAGE_CELLS.min(capacity)].into(),
@@ -241,7 +260,8 @@ impl TableReader {
                     return Ok(None);
                 }
                 self.restart_if_older(until);
-                Pass { cell: 0, page: None, end: PassEnd { until, left: Left::default() } }
+                let end = PassEnd { until, left: Left::default(), is_confirmed: true };
+                Pass { cell: 0, page: None, end }
             }
         };
         while let Some(cell) = self.next_cell(memory, &mut pass) {
@@ -343,44 +363,8 @@ impl TableReader {
         }
     }
 
-    /// Plans to compare the versions of a page, with one in some fetches of the hot line.
-    fn plan_audit(&mut self) {
-        if self.scan.is_under_way() {
-            return;
-        }
-        self.audit.fetches += 1;
-        self.audit.is_planned = self.audit.fetches.is_multiple_of(limits::TABLE_AUDIT_ONE_IN);
-        if self.audit.is_planned {
-            self.audit.page = (self.audit.page + 1) % self.geometry.page_count();
-            self.scan.add_page(&self.geometry, self.audit.page);
-        }
-    }
-
-    /// Begins again if a version differs that should be known.
-    fn check_audit(&mut self, mirror: &Region) {
-        if !std::mem::take(&mut self.audit.is_planned) {
-            return;
-        }
-        let is_missed = |cell: usize| {
-            let version = Stamp::new(mirror.load(self.geometry.version_offset(cell)));
-            let known = self.cells.get(cell).map_or(Stamp::NONE, |known| known.version);
-            self.wanted.has(cell) && version != known && version.sequence() <= self.done
-        };
-        if self.geometry.cells_of(self.audit.page).any(is_missed) {
-            (self.done, self.floor, self.keys_done) = Default::default();
-        }
-    }
-
-    /// Begins again if the table is at an earlier commit than thought: a hot line was damaged.
-    #[inline]
-    fn restart_if_older(&mut self, newest: Sequence) {
-        if newest < self.done {
-            (self.done, self.floor, self.keys_done) = Default::default();
-        }
-    }
-
     /// Ends a pass.
-    fn finish(&mut self, PassEnd { until, left }: PassEnd) {
+    fn finish(&mut self, PassEnd { until, left, is_confirmed }: PassEnd) {
         if left.has_rejected {
             return;
         }
@@ -388,9 +372,14 @@ impl TableReader {
         self.floor = self.done;
         if !left.has_changing {
             self.keys_done = self.keys_done.max(until);
-            self.complete = until;
+            self.passed = if self.suspects.is_empty() { until } else { Sequence::NONE };
+            if is_confirmed {
+                self.confirm_passed();
+            }
+            self.again = if self.again == Again::UnderWay { Again::Not } else { self.again };
             self.finish_recalled(until);
         }
+        self.begin_taking_again();
     }
 }
 
@@ -409,6 +398,10 @@ impl Reader for TableReader {
     fn resume(&mut self, before: &mut Self, is_same_epoch: bool) {
         self.counts.add(&before.counts);
         self.set_interest(std::mem::replace(&mut before.interest, Interest::All));
+        if is_same_epoch {
+            self.has_misread = before.has_misread;
+            self.again = if before.again == Again::Not { Again::Not } else { Again::Due };
+        }
         self.recall(before, is_same_epoch);
     }
 
@@ -467,6 +460,7 @@ impl Reader for TableReader {
         if !self.scan.is_under_way() {
             self.restart_if_older(committed(mirror));
             self.check_audit(mirror);
+            self.confirm_passed();
         }
         let Self { scan, geometry, wanted, floor, keys_done, cells, .. } = self;
         let (floor, keys_done) = (*floor, *keys_done);
@@ -534,7 +528,15 @@ impl Reader for TableReader {
 
     fn complete(&self) -> Sequence {
         let is_whole = self.suspects.is_empty() && self.recalled.is_over() && self.removed.is_empty();
-        if is_whole { self.complete } else { Sequence::NONE }
+        if is_whole && self.again != Again::Due { self.complete } else { Sequence::NONE }
+    }
+
+    fn take_misread(&mut self) -> bool {
+        std::mem::take(&mut self.has_misread)
+    }
+
+    fn offer_again(&mut self) {
+        self.take_all_again();
     }
 
     fn published_ns(&self, commit: Sequence) -> u64 {

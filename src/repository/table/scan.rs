@@ -32,6 +32,8 @@ pub(crate) struct Scan {
     /// What the current step fetches.
     ranges: Vec<ByteRange>,
     left: Left,
+    /// See [`PassEnd`].
+    is_confirmed: bool,
 }
 
 /// A step of a pass.
@@ -84,6 +86,8 @@ pub(crate) struct PassEnd {
     pub(crate) until: Sequence,
     /// What the pass has left unread.
     pub(crate) left: Left,
+    /// Another fetch than the first one has found them committed too.
+    pub(crate) is_confirmed: bool,
 }
 
 /// What a pass leaves unread.
@@ -128,7 +132,7 @@ impl Scan {
         self.cells.clear();
         self.ranges.clear();
         (self.next_page, self.next_cell, self.fetched, self.planned) = (0, 0, 0, 0);
-        self.left = Left::default();
+        (self.left, self.is_confirmed) = (Left::default(), false);
     }
 
     /// Returns what to fetch.
@@ -186,6 +190,7 @@ impl Scan {
             }
             Step::Cells => {
                 self.fetched = self.planned;
+                self.is_confirmed = committed(memory) >= self.until;
                 Scanned::Cells
             }
         }
@@ -204,7 +209,7 @@ impl Scan {
     }
 
     fn end(&self) -> PassEnd {
-        PassEnd { until: self.until, left: self.left }
+        PassEnd { until: self.until, left: self.left, is_confirmed: self.is_confirmed }
     }
 
     /// Finds the pages that have changed.

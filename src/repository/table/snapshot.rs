@@ -107,7 +107,7 @@ impl SnapshotScan {
             Scanned::More => None,
             _ => end.or_else(|| self.scan.plan(&reader.goal(self.floor))),
         };
-        let PassEnd { until, left } = end?;
+        let PassEnd { until, left, .. } = end?;
         if !self.has_missed {
             reader.note_keys(until);
             return Some(until);

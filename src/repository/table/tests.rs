@@ -6,6 +6,7 @@ use std::sync::Arc;
 mod damage;
 mod fetched;
 mod forged;
+mod misread;
 mod threads;
 
 use super::*;

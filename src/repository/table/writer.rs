@@ -231,6 +231,12 @@ impl TableWriter {
         self.region.store(slot + SLOT_CRC, !self.region.load(slot + SLOT_CRC) & u64::from(u32::MAX));
     }
 
+    /// Pretends that this commit is the newest.
+    #[cfg(test)]
+    pub(crate) fn pretend(&self, newest: Sequence) {
+        self.region.store(HOT_SEQUENCE, newest.get());
+    }
+
     /// Finds the key in the first `key_len` bytes of [`Self::room`]. Returns its cell, and the sequence of its newest entry, staged or
     /// committed.
     #[inline]

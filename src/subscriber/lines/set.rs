@@ -166,7 +166,11 @@ impl<S: LineSource + Renewable> LineSet<S> {
                     return self.note_difference(index).map(|()| None);
                 }
                 line.note_step();
-                line.receive(index, (arbiter.as_mut(), &mut self.damages), &self.published)?
+                let received = line.receive(index, (arbiter.as_mut(), &mut self.damages), &self.published);
+                if line.persistent.current_mut().is_some_and(S::take_misread) {
+                    self.doubt();
+                }
+                received?
             }
         };
         match polled {
@@ -181,6 +185,16 @@ impl<S: LineSource + Renewable> LineSet<S> {
             }
             Polled::Nothing => Ok(self.take_removed()),
         }
+    }
+
+    /// Has all lines offer again what they have: a line that misread its publisher's memory may have shown keys to be gone that others
+    /// have.
+    #[cold]
+    fn doubt(&mut self) {
+        let identity = self.identity;
+        let same = self.lines.iter_mut().filter(|line| line.identity() == identity);
+        same.filter_map(|line| line.persistent.current_mut()).for_each(S::offer_again);
+        self.arbiter.iter_mut().for_each(|arbiter| arbiter.doubt());
     }
 
     /// Returns the removal of a key that a line has shown to be gone.

@@ -28,6 +28,14 @@ pub(crate) trait LineSource: RenewableHandle {
     /// Returns up to where every value was taken: see [`Reader::complete`].
     fn complete(&self) -> Sequence;
 
+    /// Returns once whether that was wrong: see [`Reader::take_misread`].
+    fn take_misread(&mut self) -> bool {
+        false
+    }
+
+    /// Offers the newest value of each key once more: see [`Reader::offer_again`].
+    fn offer_again(&mut self) {}
+
     /// Returns when this commit was published: see [`Reader::published_ns`].
     fn published_ns(&self, _commit: Sequence) -> u64 {
         0
@@ -77,6 +85,14 @@ impl<K: TopicKind, T: Payload> LineSource for Subscriber<K, T> {
 
     fn complete(&self) -> Sequence {
         self.core.reader.complete()
+    }
+
+    fn take_misread(&mut self) -> bool {
+        self.core.reader.take_misread()
+    }
+
+    fn offer_again(&mut self) {
+        self.core.reader.offer_again();
     }
 
     fn published_ns(&self, commit: Sequence) -> u64 {
@@ -129,6 +145,14 @@ impl<T: Payload> LineSource for AnySubscriber<T> {
 
     fn complete(&self) -> Sequence {
         inside!(self, subscriber => subscriber.complete())
+    }
+
+    fn take_misread(&mut self) -> bool {
+        inside!(self, subscriber => subscriber.take_misread())
+    }
+
+    fn offer_again(&mut self) {
+        inside!(self, subscriber => subscriber.offer_again());
     }
 
     fn published_ns(&self, commit: Sequence) -> u64 {

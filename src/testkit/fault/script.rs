@@ -1,6 +1,7 @@
 //! When which faults happen.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use parking_lot::Mutex;
 
@@ -135,12 +136,25 @@ impl Script {
 
     /// `count` faults of all kinds, at operations below `end`.
     pub(crate) fn mixed(seed: u64, count: usize, end: u64) -> Self {
+        Self::of(&Fault::EACH, (seed, count), 0..end)
+    }
+
+    /// `count` wrong reads, of those with these numbers.
+    pub(crate) fn misread(seed: u64, count: usize, numbers: Range<u64>) -> Self {
+        let spoils = |fault: &Fault| {
+            matches!(fault, Fault::FlipBit { .. } | Fault::TearRead { .. } | Fault::ReplayOld)
+        };
+        let faults: Vec<_> = Fault::EACH.into_iter().filter(spoils).collect();
+        Self::of(&faults, (seed, count), numbers)
+    }
+
+    fn of(faults: &[Fault], (seed, count): (u64, usize), Range { start, end }: Range<u64>) -> Self {
         let mut random = Random::new(seed);
         let mut planned = || {
-            let fault = Fault::EACH[random.index(Fault::EACH.len())].varied(&mut random);
+            let fault = faults[random.index(faults.len())].varied(&mut random);
             // Dials and sends are much rarer than reads and receives.
             let rare = matches!(fault.operation(), Operation::Dial | Operation::Send);
-            let at = random.below(if rare { end.min(8) } else { end });
+            let at = start + random.below(if rare { end.min(8) } else { end - start });
             Planned { fault, at, every: 1, end: at + 1 }
         };
         Self((0..count).map(|_| planned()).collect())

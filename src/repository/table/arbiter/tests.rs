@@ -292,3 +292,39 @@ fn line_that_brings_more_keys_than_a_table_has_takes_little_memory_and_harms_no_
     arbiter.begin(Sequence::NONE, 2);
     assert!(put(&mut arbiter, A, "k1", 1));
 }
+
+/// A wrong read has hidden two keys of the first line.
+#[test]
+fn keys_that_a_line_wrongly_lacked_are_received_once_they_are_offered_again() {
+    let mut arbiter = arbiter();
+    assert!(put(&mut arbiter, B, "gone", 5));
+    complete(&mut arbiter, A, 9, |_| false);
+    assert_eq!(take_gone(&mut arbiter), gone("gone", 9));
+    for key in ["gone", "dropped"] {
+        assert!(!judge(&mut arbiter, B, key, (5, 6), true), "{key}");
+    }
+    assert!(put(&mut arbiter, B, "later", 10));
+    arbiter.doubt();
+    for (key, is_received) in [("gone", true), ("dropped", true), ("later", false)] {
+        assert_eq!(judge(&mut arbiter, B, key, (if is_received { 5 } else { 10 }, 10), true), is_received);
+    }
+    // What the lines show from now on counts.
+    complete(&mut arbiter, A, 12, |key| key == "dropped");
+    assert_eq!(take_gone(&mut arbiter), gone("later", 12));
+    assert_eq!(take_gone(&mut arbiter), gone("gone", 12));
+    assert_eq!(take_gone(&mut arbiter), None);
+    assert!(!put(&mut arbiter, B, "gone", 5));
+}
+
+/// A line that has attached again, or has a damaged entry, has yet to show what it had shown before.
+#[test]
+fn removed_keys_stay_removed_when_the_line_that_removed_them_is_behind_too() {
+    let mut arbiter = arbiter();
+    assert!(put(&mut arbiter, A, "k", 5));
+    assert!(remove(&mut arbiter, A, "k", (5, 6)));
+    complete(&mut arbiter, A, 9, |_| false);
+    arbiter.join(A);
+    complete(&mut arbiter, A, 0, |_| false);
+    complete(&mut arbiter, A, 2, |_| false);
+    assert!(!put(&mut arbiter, B, "k", 5));
+}

@@ -24,7 +24,7 @@ impl TableReader {
             self.wanted.set(cell, is_wanted);
         }
         self.since = self.granted.max(self.done);
-        (self.floor, self.complete, self.pass) = (Sequence::NONE, Sequence::NONE, None);
+        (self.floor, self.complete, self.passed, self.pass) = Default::default();
         self.scan.reset();
         let Self { removed, interest, recalled, .. } = self;
         recalled.retain(interest);

@@ -109,7 +109,7 @@ impl TableReader {
                 scan.plan(&self.keys_goal())
             }
         };
-        let PassEnd { until, left } = end?;
+        let PassEnd { until, left, .. } = end?;
         if !left.has_changing {
             self.keys_done = self.keys_done.max(until);
         }

@@ -74,6 +74,12 @@ impl TableReader {
             self.wanted.set(cell, true);
             (known.number, known.has_key) = (0, false);
         }
+        // An earlier read has hidden it.
+        self.has_misread |= is_wanted
+            && is_present
+            && !was_reported
+            && header.added <= self.complete
+            && self.recalled.is_over();
         // A key that came and went unnoticed is not reported.
         if !is_wanted || !(is_present || was_reported) {
             return None;

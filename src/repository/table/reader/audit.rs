@@ -1,0 +1,83 @@
+//! Finding that an earlier read was wrong, and making up for it: a fetch was damaged, or older than it should be, and has hidden a
+//! change.
+
+use super::{Again, TableReader};
+use crate::id::Sequence;
+use crate::layout::table::Stamp;
+use crate::limits;
+use crate::memory::Region;
+
+impl TableReader {
+    /// Plans to compare the versions of a page, with one in some fetches of the hot line.
+    pub(super) fn plan_audit(&mut self) {
+        if self.scan.is_under_way() {
+            return;
+        }
+        self.audit.fetches += 1;
+        self.audit.is_planned = self.audit.fetches.is_multiple_of(limits::TABLE_AUDIT_ONE_IN);
+        if self.audit.is_planned {
+            self.audit.page = (self.audit.page + 1) % self.geometry.page_count();
+            self.scan.add_page(&self.geometry, self.audit.page);
+        }
+    }
+
+    /// Begins again if a version differs that should be known.
+    pub(super) fn check_audit(&mut self, mirror: &Region) {
+        if !std::mem::take(&mut self.audit.is_planned) {
+            return;
+        }
+        let is_missed = |cell: usize| {
+            let version = Stamp::new(mirror.load(self.geometry.version_offset(cell)));
+            let known = self.cells.get(cell).map_or(Stamp::NONE, |known| known.version);
+            self.wanted.has(cell) && version != known && version.sequence() <= self.done
+        };
+        if self.geometry.cells_of(self.audit.page).any(is_missed) {
+            self.begin_again(Sequence::NONE);
+        }
+    }
+
+    /// Begins again if the table is at an earlier commit than thought: a hot line was damaged.
+    #[inline]
+    pub(super) fn restart_if_older(&mut self, newest: Sequence) {
+        if newest < self.done {
+            self.begin_again(newest);
+        }
+    }
+
+    /// Reads the whole table again, because what was read of it after this commit, at least, is wrong.
+    #[cold]
+    fn begin_again(&mut self, from: Sequence) {
+        self.has_misread |= self.complete > from && self.recalled.is_over();
+        (self.done, self.floor, self.keys_done) = Default::default();
+        (self.complete, self.passed) = Default::default();
+    }
+
+    /// Records that the publisher has committed what the last pass found committed: it is complete up to there.
+    pub(super) fn confirm_passed(&mut self) {
+        let passed = std::mem::take(&mut self.passed);
+        self.complete = self.complete.max(passed);
+    }
+
+    /// Takes all values once more, as soon as no pass is under way: at once would keep a pass from ever coming to its end if it happened
+    /// often.
+    pub(super) fn take_all_again(&mut self) {
+        self.again = Again::Due;
+        self.begin_taking_again();
+    }
+
+    /// Begins with that, if nothing else is to be done before.
+    pub(super) fn begin_taking_again(&mut self) {
+        // What an earlier subscription received is compared first, because each entry is compared once.
+        let is_busy = self.pass.is_some() || self.scan.is_under_way() || !self.recalled.is_over();
+        if self.again != Again::Due || is_busy {
+            return;
+        }
+        for (cell, known) in self.cells.iter_mut().enumerate() {
+            if known.version != Stamp::NONE && !self.suspects.contains(&cell) {
+                known.version = known.version.unlike();
+            }
+        }
+        (self.floor, self.complete, self.passed) = Default::default();
+        self.again = Again::UnderWay;
+    }
+}

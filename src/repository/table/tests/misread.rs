@@ -1,0 +1,175 @@
+//! Readers over a wire on which some fetches are wrong.
+
+use super::*;
+use crate::layout::WORD;
+use crate::limits;
+use crate::repository::Finding;
+
+/// A reader, and the mirror of a world's table into which it fetches.
+struct Fetching {
+    reader: TableReader,
+    mirror: Region,
+    /// Fetches so far.
+    count: usize,
+}
+
+impl Fetching {
+    fn new(world: &World) -> Self {
+        let mirror = Region::allocate(world.region.len(), Protection::PeersRead).unwrap();
+        Self { reader: world.reader(), mirror, count: 0 }
+    }
+
+    /// Makes a pass, or finds nothing. `spoil` damages the words, at these offsets, of the fetch with this number. Returns the keys that
+    /// it takes.
+    fn pass(&mut self, world: &World, spoil: impl Fn(usize, &[usize], &Region)) -> Vec<Vec<u8>> {
+        let Self { reader, mirror, count } = self;
+        let mut taken = Vec::new();
+        loop {
+            let mut fetch = reader.plan();
+            let finding = loop {
+                let ranges = reader.ranges(&fetch).to_vec();
+                let words = ranges.iter().flat_map(|it| (it.offset..it.offset + it.len).step_by(WORD));
+                let words: Vec<usize> = words.collect();
+                words.iter().for_each(|word| mirror.store(*word, world.region.load(*word)));
+                spoil(*count, &words, mirror);
+                *count += 1;
+                match reader.check(mirror, &fetch, u64::MAX) {
+                    Ok(Finding::More(next)) => fetch = next,
+                    Ok(finding) => break finding,
+                    Err(failure) => panic!("{failure:?}"),
+                }
+            };
+            // A rejected entry is fetched again.
+            while let Ok(Some(change)) = reader.take_fetched(mirror, || 0) {
+                let key_len = reader.changed().key_len;
+                taken.push(reader.verified(change).payload[..key_len].to_vec());
+            }
+            let (complete, newest) = (reader.complete(), world.writer.last());
+            assert!(complete <= newest, "{complete} of {newest} after {count} fetches");
+            if matches!(finding, Finding::Nothing) || *count > 1000 {
+                return taken;
+            }
+        }
+    }
+}
+
+const NOTHING: fn(usize, &[usize], &Region) = |_, _, _| {};
+
+fn put(world: &mut World, key: &[u8]) {
+    world.writer.room()[..key.len()].copy_from_slice(key);
+    world.writer.stage_filled((key.len(), key.len() + 9), None, 1).unwrap();
+    world.writer.commit(1);
+}
+
+/// Hides all pages in the fetch that has them, and not the hot line.
+fn hide(world: &World) -> impl Fn(usize, &[usize], &Region) + use<> {
+    let pages = world.writer.geometry().pages();
+    move |_, words, mirror| {
+        if words.first() == Some(&pages.offset) {
+            words.iter().for_each(|word| mirror.store(*word, 0));
+        }
+    }
+}
+
+/// A flipped bit made a line say that it had read all commits there will ever be.
+#[test]
+fn no_wrong_word_of_a_fetch_makes_a_later_commit_complete_than_there_is() {
+    let mut world = World::new(2, 2, 1);
+    put(&mut world, b"k");
+    let (mut fetches, mut number) = (1, 0);
+    while number < fetches {
+        let mut word = 0;
+        let words = std::cell::Cell::new(1);
+        while word < words.get() {
+            let mut fetching = Fetching::new(&world);
+            for step in 0..6 {
+                fetching.pass(&world, |count, offsets, mirror| {
+                    if count == number {
+                        words.set(offsets.len());
+                        mirror.store(offsets[word], mirror.load(offsets[word]) ^ 1 << 40);
+                    }
+                });
+                if step == 1 {
+                    put(&mut world, b"l");
+                }
+            }
+            put(&mut world, b"l");
+            fetching.pass(&world, NOTHING);
+            assert_eq!(fetching.reader.complete(), world.writer.last(), "fetch {number}, word {word}");
+            fetches = fetches.max(fetching.count.min(12));
+            word += 1;
+        }
+        number += 1;
+    }
+    assert_eq!(number, 12);
+}
+
+#[test]
+fn key_that_a_wrong_fetch_has_hidden_is_found_and_that_is_told_once() {
+    for is_changed in [false, true] {
+        let mut world = World::new(4, 4, 1);
+        put(&mut world, b"k");
+        let mut fetching = Fetching::new(&world);
+        assert_eq!(fetching.pass(&world, NOTHING), [b"k"]);
+        put(&mut world, b"l");
+        let hides = hide(&world);
+        assert!(fetching.pass(&world, &hides).is_empty());
+        assert_eq!(fetching.reader.complete().get(), 2, "it is wrong");
+        assert!(!fetching.reader.take_misread());
+        let mut found = Vec::new();
+        if is_changed {
+            put(&mut world, b"l");
+            found = fetching.pass(&world, NOTHING);
+        }
+        for _ in 0..limits::TABLE_AUDIT_ONE_IN {
+            found.extend(fetching.pass(&world, NOTHING));
+        }
+        assert_eq!(found, [b"l"]);
+        assert!(fetching.reader.take_misread() && !fetching.reader.take_misread());
+        assert_eq!(fetching.reader.complete(), world.writer.last());
+    }
+}
+
+#[test]
+fn all_keys_are_taken_once_more_and_nothing_is_complete_before() {
+    let mut world = World::new(600, 600, 1);
+    let keys: Vec<Vec<u8>> = (0..600).map(|number| format!("k{number:03}").into_bytes()).collect();
+    keys.iter().for_each(|key| put(&mut world, key));
+    for is_wire in [false, true] {
+        let mut fetching = Fetching::new(&world);
+        let take = |fetching: &mut Fetching, most: usize| {
+            if is_wire {
+                return fetching.pass(&world, NOTHING);
+            }
+            let mut taken = Vec::new();
+            while let Some(change) = fetching.reader.poll(&world.region).unwrap() {
+                let key_len = fetching.reader.changed().key_len;
+                taken.push(fetching.reader.verified(change).payload[..key_len].to_vec());
+                if taken.len() == most {
+                    break;
+                }
+            }
+            taken
+        };
+        // In the middle of a pass, and at its end.
+        let mut taken = take(&mut fetching, 300);
+        fetching.reader.offer_again();
+        taken.extend(take(&mut fetching, usize::MAX));
+        if !is_wire {
+            assert_eq!((taken.len(), fetching.reader.complete()), (600, Sequence::NONE));
+            taken = take(&mut fetching, usize::MAX);
+        }
+        assert_eq!(taken.len(), if is_wire { 1200 } else { 600 });
+        for _ in 0..2 {
+            assert!(take(&mut fetching, usize::MAX).is_empty());
+            assert_eq!(fetching.reader.complete(), world.writer.last());
+            fetching.reader.offer_again();
+            assert_eq!(fetching.reader.complete(), Sequence::NONE);
+            let mut taken = take(&mut fetching, usize::MAX);
+            taken.sort_unstable();
+            assert_eq!(taken, keys);
+        }
+        assert!(!fetching.reader.take_misread());
+        assert_eq!(fetching.reader.counts().conflated, 0);
+    }
+}

@@ -16,7 +16,7 @@ use crate::subscriber::{ALL, Plan, Report, Subscriber, TIMEOUT, Update, WAIT, fi
 use crate::{Outcome, Settings, check, open};
 
 /// The epoch of the day: the publishers of all lines name the same one.
-const DAY: u64 = 0x2026_1123;
+const DAY: u64 = 20_261_123;
 /// A line that lacks no more records than this has caught up.
 const BEHIND_MAX: u64 = 100;
 /// How long the subscribers may receive nothing while they are waited for.

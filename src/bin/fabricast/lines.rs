@@ -29,8 +29,6 @@ pub(crate) struct FollowedLines {
     /// The line that brought the last value, and the schema of values that the command knows.
     brought: Option<usize>,
     schema: Option<Schema>,
-    /// The schema of the line that came first.
-    expected: Option<Schema>,
     /// End when no line has a publisher any more.
     until_end: bool,
     /// The node that follows them, and what it knows of their publishers.
@@ -48,8 +46,6 @@ struct Reported {
     outages: u64,
     /// The values it had brought when its heart was last checked.
     brought: u64,
-    /// Its values are of another type than those of the line that came first.
-    has_other_type: bool,
 }
 
 impl FollowedLines {
@@ -63,13 +59,11 @@ impl FollowedLines {
             was_found: line.is_attached,
             outages: line.outages,
             brought: 0,
-            has_other_type: false,
         };
         let reported = lines.report().iter().map(status).collect();
         let schema = lines.current().map(|subscriber| subscriber.schema().clone());
-        let (held, brought, expected) = (None, None, schema.clone());
-        let it =
-            Self { lines, reported, held, unlooked: 0, brought, schema, expected, until_end, node, pulses };
+        let (held, brought) = (None, None);
+        let it = Self { lines, reported, held, unlooked: 0, brought, schema, until_end, node, pulses };
         (0..it.count()).filter(|line| it.has_publisher(*line)).for_each(|line| it.identify(line));
         it
     }
@@ -196,9 +190,6 @@ impl FollowedLines {
             }
             Err(ReceiveError::Restarted { .. }) => {
                 self.note_changes(news);
-                // Another day may have another type.
-                self.expected = None;
-                self.reported.iter_mut().for_each(|reported| reported.has_other_type = false);
                 news.push_back(News::Restarted);
                 Ok(None)
             }
@@ -206,28 +197,12 @@ impl FollowedLines {
         }
     }
 
-    /// Adds to the news that values are of another type than those before, and once that a line has another type than the first.
+    /// Adds to the news that values are of another type than those before.
     fn note_type(&mut self, news: &mut VecDeque<News>) {
         let schema = self.lines.current().map(AnySubscriber::schema);
-        if schema == self.schema.as_ref() {
-            return;
-        }
-        self.schema = schema.cloned();
-        news.push_back(News::Retyped);
-        let line = self.lines.brought();
-        let report = line.and_then(|line| self.lines.report().into_iter().nth(line));
-        let reported = line.and_then(|line| self.reported.get_mut(line));
-        let (Some(LineReport { target, epoch, .. }), Some(reported), Some(found)) =
-            (report, reported, &self.schema)
-        else {
-            return;
-        };
-        let expected = self.expected.get_or_insert_with(|| found.clone());
-        let has_other_type = found != expected;
-        if has_other_type && !std::mem::replace(&mut reported.has_other_type, has_other_type) {
-            let (found, expected) = (found.type_name().to_owned(), expected.type_name().to_owned());
-            let event = LineEvent::OtherType { found, expected };
-            news.push_back(News::Line(LineNews { target, epoch, event }));
+        if schema != self.schema.as_ref() {
+            self.schema = schema.cloned();
+            news.push_back(News::Retyped);
         }
     }
 
@@ -333,7 +308,6 @@ fn sentence(line: &LineReport) -> String {
     let outages = match outages {
         0 => String::new(),
         1 => ", lost its publisher once".to_owned(),
-        2 => ", lost its publisher twice".to_owned(),
         outages => format!(", lost its publisher {outages} times"),
     };
     format!("{target}: first with {first} values, {duplicates} duplicates, {lost} lost{outages}{now}")

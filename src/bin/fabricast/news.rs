@@ -40,8 +40,6 @@ pub(crate) enum LineEvent {
     Found { is_first: bool },
     /// Its publisher has another epoch than the others, which is this one.
     OutOfStep { expected: Epoch },
-    /// Its values are of another type than those of the line that came first: its name, and the name there.
-    OtherType { found: String, expected: String },
     /// Its publisher shows no sign of life, and is attached still.
     Hung,
     /// It does again.
@@ -99,29 +97,13 @@ pub(crate) fn other_epoch(epoch: Option<Epoch>, expected: Epoch) -> String {
     )
 }
 
-/// What is wrong with a line whose values are of this type, where another one is expected.
-pub(crate) fn other_type(found: &str, expected: &str) -> String {
-    if found == expected {
-        return format!(
-            "the fields of its {found} are not those of other lines; publish all with the same type"
-        );
-    }
-    format!(
-        "its values are of type {found}, those of other lines of type {expected}; publish all with the same type"
-    )
-}
-
 impl LineNews {
     fn described(&self) -> (&'static str, String) {
-        match &self.event {
-            LineEvent::Lost(why) => ("lost", (*why).to_owned()),
+        match self.event {
+            LineEvent::Lost(why) => ("lost", why.to_owned()),
             LineEvent::Found { is_first: true } => ("resumed", "its publisher was found".to_owned()),
             LineEvent::Found { is_first: false } => ("resumed", "the publisher is back".to_owned()),
-            LineEvent::OutOfStep { expected } if self.epoch == Some(*expected) => {
-                ("other kind", other_epoch(self.epoch, *expected))
-            }
-            LineEvent::OutOfStep { expected } => ("out of step", other_epoch(self.epoch, *expected)),
-            LineEvent::OtherType { found, expected } => ("other type", other_type(found, expected)),
+            LineEvent::OutOfStep { expected } => ("out of step", other_epoch(self.epoch, expected)),
             LineEvent::Hung => ("hung", HUNG.to_owned()),
             LineEvent::Recovered => ("recovered", RECOVERED.to_owned()),
         }

@@ -411,8 +411,7 @@ fn open(arguments: &Arguments, setting: &Setting, address: &Address) -> Result<N
 
 /// An epoch, as an argument.
 fn epoch(text: &str) -> Result<Epoch, String> {
-    let digits = text.strip_prefix("0x").unwrap_or(text);
-    let number = u64::from_str_radix(digits, 16).ok().and_then(Epoch::new);
+    let number = u64::from_str_radix(text, 16).ok().and_then(Epoch::new);
     number.ok_or_else(|| {
         format!("{text:?} is not an epoch: write a hexadecimal number of up to 16 digits, above 0")
     })

@@ -316,6 +316,7 @@ fn values_are_decoded_with_the_type_of_their_line() {
     let mut numbers = first.log_publisher::<u64>("t").epoch(epoch).open().unwrap();
     let mut texts = second.log_publisher::<String>("t").epoch(epoch).open().unwrap();
     let tail = start(&place, &["tail", "--follow", "--earliest", "--json"]);
+    let mut all = Vec::new();
     for number in 1..=6_u64 {
         let expected = if number % 2 == 1 { json!(number) } else { json!(number.to_string()) };
         if number % 2 == 1 {
@@ -325,6 +326,7 @@ fn values_are_decoded_with_the_type_of_their_line() {
         }
         let (line, events) = next(&tail);
         assert_eq!((&line["sequence"], &line["value"]), (&json!(number), &expected), "{events:?}");
+        all.push(events);
         // The other line brings the same number, in its own form, later.
         if number % 2 == 1 {
             texts.publish(&number.to_string()).unwrap();
@@ -332,6 +334,33 @@ fn values_are_decoded_with_the_type_of_their_line() {
             numbers.publish(&number).unwrap();
         }
     }
+    // It is news once, and before the first value.
+    assert_eq!((all.remove(0), all.concat()), (vec![event("other type", B)], vec![]));
+    tail.signal(Signal::INT);
+    let ended = tail.end();
+    let sentence = "shm:b/t: its values are String, those of shm:a/t are u64; values of both are received";
+    assert_eq!(ended.error.matches(sentence).count(), 1, "{ended:?}");
+    let ended = place.run(&["get", A, "--line", B]);
+    assert_eq!((ended.code, ended.out.as_str()), (Some(0), "6\n"), "{ended:?}");
+    let sentence = "shm:b/t: its values are String, those of shm:a/t are u64; it is left out";
+    assert!(ended.error.contains(sentence), "{ended:?}");
+}
+
+#[test]
+fn type_of_a_line_is_news_when_it_becomes_another() {
+    let place = Place::new();
+    let (first, second) = (place.node("a"), place.node("b"));
+    let epoch = Epoch::new(1).unwrap();
+    let numbers = |node: &Node| node.log_publisher::<u64>("t").epoch(epoch).open().unwrap();
+    let (mut one, other) = (numbers(&first), numbers(&second));
+    let tail = start(&place, &["tail", "--follow", "--earliest", "--json"]);
+    one.publish(&1).unwrap();
+    let (line, events) = next(&tail);
+    assert_eq!((&line["value"], events), (&json!(1), vec![]));
+    drop(other);
+    assert_eq!(next_event(&tail), event("lost", B));
+    let _texts = second.log_publisher::<String>("t").epoch(epoch).open().unwrap();
+    assert_eq!([next_event(&tail), next_event(&tail)], [event("resumed", B), event("other type", B)]);
 }
 
 #[test]

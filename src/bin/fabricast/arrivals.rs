@@ -253,8 +253,8 @@ impl<'a> Arrivals<'a> {
         if news == News::Retyped {
             return Ok(Arrival::Found { is_new: false });
         }
-        let is_of_pulse = news.is_of_pulse();
-        for (line, heart) in self.hearts.iter_mut().enumerate().filter(|_| !is_of_pulse) {
+        let is_of_same = news.is_of_same();
+        for (line, heart) in self.hearts.iter_mut().enumerate().filter(|_| !is_of_same) {
             if !matches!(&news, News::Line(news) if self.source.target(line) != Some(&news.target)) {
                 *heart = Heart::default();
             }
@@ -271,7 +271,7 @@ impl<'a> Arrivals<'a> {
             let topic = target.topic.as_str();
             output::json_line(&mut std::io::stdout(), &NewsLine { topic, event, epoch, line })?;
         }
-        if is_of_pulse {
+        if is_of_same {
             return Ok(Arrival::Nothing);
         }
         let is_found = match &news {

@@ -16,7 +16,7 @@ use super::failure::{Exit, Failure};
 use super::feed::{is_feed, table_of};
 use super::interrupt::Interrupt;
 use super::keys::{keyless, only_key};
-use super::news::other_epoch;
+use super::news::{other_epoch, other_type};
 use super::output::{hex_dump, json_line};
 use super::printer::{Form, FormArguments};
 use super::setting::{LineArguments, Setting, target};
@@ -31,8 +31,9 @@ and its value. For a feed with KEY it is the key's value in the table of the fee
 newest record. Time stamps in the value follow it, after a tab: see `fabricast --help`.
 
 With --line, the topic has several publishers of the same values: the value is that of the one
-that is ahead, and a publisher that cannot be reached or read is reported and left out. A key that
-the one ahead has removed is not there, even if others still have it.
+that is ahead. A publisher that cannot be reached or read, or has another epoch, kind or type than
+the first one, is reported and left out. A key that the one ahead has removed is not there, even if
+others still have it.
 
 The exit code is 1 if nothing has been published yet, the table does not have the key, or the
 topic ends without a value; 130 if Ctrl-C ends the wait.
@@ -227,13 +228,13 @@ impl Newest<Found> {
     }
 }
 
-/// Attaches to the lines that can be reached, and returns those of one epoch and kind, the ones ahead first. At least one.
+/// Attaches to the lines that can be reached, and returns those of one epoch, kind and type, the ones ahead first. At least one.
 fn subscribe(arguments: &Arguments, setting: &Setting) -> Result<Vec<Line>, Failure> {
     let lines = arguments.line.of(&arguments.target)?;
     let (mut found, mut failures) = (Vec::<Line>::new(), Vec::new());
     for target in std::iter::once(lines.first).chain(lines.others) {
         match subscribe_to(target, arguments, setting) {
-            Ok(line) => match found.first().and_then(|(first, _)| difference(&line.0, first)) {
+            Ok(line) => match found.first().and_then(|first| difference(&line, first)) {
                 Some(what) => failures.push(Failure::new(Exit::No, format!("{target}: {what}"))),
                 None => found.push(line),
             },
@@ -251,12 +252,16 @@ fn subscribe(arguments: &Arguments, setting: &Setting) -> Result<Vec<Line>, Fail
 }
 
 /// Why a line is not one with this other one.
-fn difference(line: &AnySubscriber<Raw>, other: &AnySubscriber<Raw>) -> Option<String> {
+fn difference((line, _): &Line, (other, target): &Line) -> Option<String> {
     if line.kind() != other.kind() {
         return Some(format!("it is a {}, other lines are a {}: it is left out", line.kind(), other.kind()));
     }
     let (epoch, expected) = (line.epoch(), other.epoch());
-    (epoch != expected).then(|| other_epoch(Some(epoch), expected))
+    if epoch != expected {
+        return Some(other_epoch(Some(epoch), expected));
+    }
+    let types = other_type(line.schema(), (target, other.schema()))?;
+    Some(format!("{types}; it is left out: publish all with the same type"))
 }
 
 /// Attaches to the topic, or to the table of a feed for one of its keys.

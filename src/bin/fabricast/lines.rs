@@ -9,7 +9,7 @@ use fabricast::{
 };
 
 use super::failure::{Exit, Failure};
-use super::news::{LineEvent, LineNews, News};
+use super::news::{LineEvent, LineNews, News, other_type};
 use super::pulses::Pulses;
 use super::subscription::{Keyed, Received};
 
@@ -39,6 +39,10 @@ pub(crate) struct FollowedLines {
 /// What was reported of a line.
 #[derive(Clone, Copy, Debug, Default)]
 struct Reported {
+    /// Its values are received.
+    is_received: bool,
+    /// The numbers of two schemas: its values were reported to be of one type, and those of another line of the other.
+    types: Option<[u64; 2]>,
     /// It has no publisher. A connection that breaks does not mean that yet.
     is_lost: bool,
     /// It had a publisher before.
@@ -58,12 +62,14 @@ impl FollowedLines {
             is_lost: !line.is_attached,
             was_found: line.is_attached,
             outages: line.outages,
-            brought: 0,
+            ..Reported::default()
         };
         let reported = lines.report().iter().map(status).collect();
         let schema = lines.current().map(|subscriber| subscriber.schema().clone());
         let (held, brought) = (None, None);
-        let it = Self { lines, reported, held, unlooked: 0, brought, schema, until_end, node, pulses };
+        // They are checked with the first value.
+        let unlooked = LOOK_EVERY;
+        let it = Self { lines, reported, held, unlooked, brought, schema, until_end, node, pulses };
         (0..it.count()).filter(|line| it.has_publisher(*line)).for_each(|line| it.identify(line));
         it
     }
@@ -165,11 +171,13 @@ impl FollowedLines {
         match self.lines.try_change() {
             Ok(Some(change)) => {
                 self.unlooked += 1;
-                if !had_topic || self.unlooked >= LOOK_EVERY {
+                let is_other =
+                    std::mem::replace(&mut self.brought, self.lines.brought()) != self.lines.brought();
+                let is_retyped = is_other && self.is_retyped();
+                if !had_topic || is_retyped || self.unlooked >= LOOK_EVERY {
                     self.note_changes(news);
                 }
-                if self.brought != self.lines.brought() {
-                    self.brought = self.lines.brought();
+                if is_retyped {
                     self.note_type(news);
                 }
                 if !news.is_empty() {
@@ -197,24 +205,49 @@ impl FollowedLines {
         }
     }
 
+    /// Whether values are of another type than those before.
+    fn is_retyped(&self) -> bool {
+        self.lines.current().map(AnySubscriber::schema) != self.schema.as_ref()
+    }
+
     /// Adds to the news that values are of another type than those before.
     fn note_type(&mut self, news: &mut VecDeque<News>) {
-        let schema = self.lines.current().map(AnySubscriber::schema);
-        if schema != self.schema.as_ref() {
-            self.schema = schema.cloned();
+        if self.is_retyped() {
+            self.schema = self.lines.current().map(|subscriber| subscriber.schema().clone());
             news.push_back(News::Retyped);
+        }
+    }
+
+    /// Adds to the news which lines have values of another type than the first one that is received.
+    fn note_types(&mut self, news: &mut VecDeque<News>) {
+        let lines = (0..).map_while(|place| self.lines.line(place)).zip(&mut self.reported);
+        let mut first = None::<(&Target, &Schema)>;
+        for (line, reported) in lines.filter(|(_, reported)| reported.is_received) {
+            let Some(subscriber) = line.current() else { continue };
+            let (target, schema) = (line.target(), subscriber.schema());
+            let other = *first.get_or_insert((target, schema));
+            let Some(types) = other_type(schema, other) else {
+                reported.types = None;
+                continue;
+            };
+            let both = Some([schema.hash(), other.1.hash()]);
+            if std::mem::replace(&mut reported.types, both) != both {
+                let (target, epoch) = (target.clone(), Some(subscriber.epoch()));
+                news.push_back(News::Line(LineNews { target, epoch, event: LineEvent::OtherType(types) }));
+            }
         }
     }
 
     /// Adds what has happened to the lines since the last call to the news.
     fn note_changes(&mut self, news: &mut VecDeque<News>) {
         self.unlooked = 0;
-        let mut found = Vec::new();
+        let (mut found, mut is_other) = (Vec::new(), false);
         for (place, (line, reported)) in self.lines.report().into_iter().zip(&mut self.reported).enumerate() {
             let mut note = |event| {
                 let LineReport { target, epoch, .. } = line.clone();
                 news.push_back(News::Line(LineNews { target, epoch, event }));
             };
+            let is_received = line.is_attached && line.is_in_step;
             let was_lost = line.outages != reported.outages;
             if was_lost && !reported.is_lost {
                 note(LineEvent::Lost(if line.has_ended {
@@ -223,15 +256,20 @@ impl FollowedLines {
                     "the publisher is gone"
                 }));
             }
-            if line.is_attached && line.is_in_step && (was_lost || reported.is_lost) {
+            if is_received && (was_lost || reported.is_lost) {
                 note(LineEvent::Found { is_first: !reported.was_found });
                 found.push(place);
             }
+            is_other |= was_lost || is_received != reported.is_received;
+            reported.is_received = is_received;
             reported.outages = line.outages;
             reported.is_lost = !line.is_attached && (was_lost || reported.is_lost);
             reported.was_found |= line.is_attached;
         }
         found.into_iter().for_each(|line| self.identify(line));
+        if is_other {
+            self.note_types(news);
+        }
         if !news.is_empty() {
             self.note_type(news);
         }

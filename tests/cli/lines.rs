@@ -168,6 +168,45 @@ fn publisher_of_another_epoch_is_reported_and_left_out() {
 }
 
 #[test]
+fn publisher_of_another_kind_is_reported_and_left_out() {
+    let place = Place::new();
+    let mut a = publish(&place, "log", (A, "a"), &["1"]);
+    let _b = publish(&place, "state", (B, "a"), &["x"]);
+    let tail = start(&place, &["tail", "--json", "--follow", "--count", "2"]);
+    assert_eq!(assert_next(&tail, [1]), []);
+    assert_eq!(next_event(&tail), event("other kind", B));
+    a.write("2");
+    assert_eq!(assert_next(&tail, [2]), []);
+    let ended = tail.end();
+    let difference = "it is a state, other lines are a log";
+    assert!(ended.error.contains(&format!("shm:b/t: {difference}: it is left out")), "{ended:?}");
+    assert!(ended.error.contains(&format!("0 lost, left out: {difference}\n")), "{ended:?}");
+    let ended = place.run(&["get", A, "--line", B]);
+    assert_eq!((ended.code, ended.out.as_str()), (Some(0), "\"2\"\n"));
+    assert!(ended.error.contains(difference), "{ended:?}");
+}
+
+/// A command may end before a difference is news.
+#[test]
+fn summary_says_how_a_line_differs() {
+    let place = Place::new();
+    let _a = publish(&place, "log", (A, "a"), &["1"]);
+    let b = publish(&place, "log", (B, "b"), &["1"]);
+    let summary = || {
+        let ended = place.run(&["tail", A, "--line", B, "--last", "1"]);
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        ended.error
+    };
+    let found = summary();
+    let epochs = "its publisher has epoch 000000000000000b, other lines have 000000000000000a\n";
+    assert!(found.contains(&format!("0 lost, out of step: {epochs}")), "{found}");
+    kill(b);
+    let _b = publish(&place, "state", (B, "a"), &["1"]);
+    let found = summary();
+    assert!(found.contains("0 lost, left out: it is a state, other lines are a log\n"), "{found}");
+}
+
+#[test]
 fn get_answers_from_the_line_that_is_ahead() {
     let place = Place::new();
     place.run(&["get", A, "--line", B]).assert_failure(3, &["shm:a"]);

@@ -16,7 +16,7 @@ use super::failure::{Exit, Failure};
 use super::feed::{is_feed, table_of};
 use super::interrupt::Interrupt;
 use super::keys::{keyless, only_key};
-use super::news::{other_epoch, other_type};
+use super::news::{other_epoch, other_kind, other_type};
 use super::output::{hex_dump, json_line};
 use super::printer::{Form, FormArguments};
 use super::setting::{LineArguments, Setting, target};
@@ -254,7 +254,7 @@ fn subscribe(arguments: &Arguments, setting: &Setting) -> Result<Vec<Line>, Fail
 /// Why a line is not one with this other one.
 fn difference((line, _): &Line, (other, target): &Line) -> Option<String> {
     if line.kind() != other.kind() {
-        return Some(format!("it is a {}, other lines are a {}: it is left out", line.kind(), other.kind()));
+        return Some(other_kind(line.kind(), other.kind()));
     }
     let (epoch, expected) = (line.epoch(), other.epoch());
     if epoch != expected {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use fabricast::{
-    AnySubscriber, Change, ControlError, Delivery, LineReport, Lines, Liveness, Node, Persistent, Raw,
+    AnySubscriber, Change, ControlError, Delivery, Kind, LineReport, Lines, Liveness, Node, Persistent, Raw,
     ReceiveError, Schema, Sequence, Target,
 };
 
@@ -153,6 +153,12 @@ impl FollowedLines {
         same.map(AnySubscriber::newest_at_start).max().unwrap_or_default()
     }
 
+    /// The kind of a line's topic.
+    fn kind_of(&self, target: &Target) -> Option<Kind> {
+        let mut lines = (0..).map_while(|line| self.lines.line(line));
+        lines.find(|line| line.target() == target)?.current().map(AnySubscriber::kind)
+    }
+
     fn is_table(&self) -> bool {
         matches!(self.current(), Some(AnySubscriber::Table(_)))
     }
@@ -192,7 +198,11 @@ impl FollowedLines {
             }
             Err(ReceiveError::OutOfStep { line: target, epoch, expected }) => {
                 self.note_changes(news);
-                let event = LineEvent::OutOfStep { expected };
+                let kinds = self.kind_of(&target).zip(self.current().map(AnySubscriber::kind));
+                let event = match kinds.filter(|_| epoch == expected) {
+                    Some((kind, expected)) => LineEvent::OtherKind { kind, expected },
+                    None => LineEvent::OutOfStep { expected },
+                };
                 news.push_back(News::Line(LineNews { target: *target, epoch: Some(epoch), event }));
                 Ok(None)
             }
@@ -304,8 +314,18 @@ impl FollowedLines {
 
     /// Prints what is known of each line on standard error.
     pub(crate) fn summarize(&self) {
+        let (epoch, kind) = (self.lines.epoch(), self.current().map(AnySubscriber::kind));
         for line in self.lines.report() {
-            Failure::new(Exit::Done, sentence(&line)).note();
+            let difference = match (line.epoch.zip(epoch), self.kind_of(&line.target).zip(kind)) {
+                (Some((epoch, expected)), _) if epoch != expected => {
+                    format!("out of step: its publisher has epoch {epoch}, other lines have {expected}")
+                }
+                (_, Some((kind, expected))) => {
+                    format!("left out: it is a {kind}, other lines are a {expected}")
+                }
+                _ => "out of step".to_owned(),
+            };
+            Failure::new(Exit::Done, sentence(&line, &difference)).note();
         }
     }
 
@@ -334,12 +354,12 @@ impl FollowedLines {
     }
 }
 
-/// What is known of a line, for people.
-fn sentence(line: &LineReport) -> String {
+/// What is known of a line, for people, and how it differs from the others if nothing is received from it.
+fn sentence(line: &LineReport, difference: &str) -> String {
     let LineReport { target, first, duplicates, lost, outages, behind, .. } = line;
     let now = match (line.is_attached, line.is_in_step) {
         (false, _) => ", without a publisher".to_owned(),
-        (true, false) => ", out of step".to_owned(),
+        (true, false) => format!(", {difference}"),
         (true, true) if *behind > 0 => format!(", {behind} behind"),
         (true, true) => String::new(),
     };

@@ -1,6 +1,6 @@
 //! What happens to publishers that are followed.
 
-use fabricast::{Epoch, Schema, Target};
+use fabricast::{Epoch, Kind, Schema, Target};
 use serde::Serialize;
 
 /// What happens to a publisher, or to one of several.
@@ -40,6 +40,8 @@ pub(crate) enum LineEvent {
     Found { is_first: bool },
     /// Its publisher has another epoch than the others, which is this one.
     OutOfStep { expected: Epoch },
+    /// Its topic is of this kind, and of the same epoch as those of the others, which are of another one.
+    OtherKind { kind: Kind, expected: Kind },
     /// Its values are of another type than those of another line: both types. They are received.
     OtherType(String),
     /// Its publisher shows no sign of life, and is attached still.
@@ -89,11 +91,13 @@ impl News {
     }
 }
 
+/// What is wrong with a line of this kind.
+pub(crate) fn other_kind(kind: Kind, expected: Kind) -> String {
+    format!("it is a {kind}, other lines are a {expected}: it is left out; publish all with the same kind")
+}
+
 /// What is wrong with a line of another epoch than this.
 pub(crate) fn other_epoch(epoch: Option<Epoch>, expected: Epoch) -> String {
-    if epoch == Some(expected) {
-        return "its topic is of another kind than those of other lines: it is left out".to_owned();
-    }
     let epoch = epoch.map_or_else(|| "another epoch".to_owned(), |epoch| format!("epoch {epoch}"));
     format!(
         "its publisher has {epoch}, other lines have {expected}: it is left out; publish all with the same epoch"
@@ -123,6 +127,7 @@ impl LineNews {
             LineEvent::Found { is_first: true } => ("resumed", "its publisher was found".to_owned()),
             LineEvent::Found { is_first: false } => ("resumed", "the publisher is back".to_owned()),
             LineEvent::OutOfStep { expected } => ("out of step", other_epoch(self.epoch, *expected)),
+            LineEvent::OtherKind { kind, expected } => ("other kind", other_kind(*kind, *expected)),
             LineEvent::OtherType(types) => (
                 "other type",
                 format!("{types}; values of both are received: publish all with the same type"),

@@ -261,6 +261,18 @@ fn command_ends_with_the_last_publisher_if_asked_to() {
     let ended = tail.end();
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(ended.error.contains("shm:b/t: the topic has ended"), "{ended:?}");
+    assert!(ended.error.contains("shm:b/t: first with "), "{ended:?}");
+    // Neither publisher ends the topic in order.
+    let publishers = [publish(&place, "log", (A, "1"), &["1"]), publish(&place, "log", (B, "1"), &[])];
+    let tail = start(&place, &until_end);
+    assert_next(&tail, [1]);
+    publishers.into_iter().for_each(kill);
+    let ended = tail.end();
+    let said: Vec<&str> = ended.error.lines().skip_while(|line| !line.contains(" first with ")).collect();
+    assert_eq!((ended.code, said.len()), (Some(6), 3), "{ended:?}");
+    assert!(
+        said[0].contains(A) && said[1].contains(B) && said[2].contains("no line has a publisher any more")
+    );
 }
 
 #[test]
@@ -453,7 +465,10 @@ fn no_value_ends_watch_with_5_if_all_publishers_are_hung() {
     let ended = of_both.end();
     assert_eq!(ended.code, Some(5), "{ended:?}");
     let last = ended.error.lines().last().unwrap();
-    assert!(last.contains("nothing arrived") && last.contains("its publishers are hung"), "{ended:?}");
+    assert!(
+        last.contains("nothing arrived from any line") && last.contains("all publishers are hung"),
+        "{ended:?}"
+    );
     // They cannot be reached any more.
     place.run(&["watch", A, "--line", B]).assert_failure(5, &[A]);
 }

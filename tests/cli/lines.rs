@@ -4,7 +4,7 @@ use fabricast::{Epoch, Node, TablePublisher};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Place, Running, damage, json as parsed, wait_until};
+use crate::support::{Ended, Place, Running, damage, json as parsed, wait_until};
 
 const A: &str = "shm:a/t";
 const B: &str = "shm:b/t";
@@ -72,6 +72,14 @@ fn next_event(running: &Running) -> (String, String) {
     let line = parsed(&running.line());
     assert!(line["value"].is_null(), "{line}");
     event(line["event"].as_str().unwrap(), line["line"].as_str().unwrap())
+}
+
+/// Checks that it failed with one sentence for each line, and the first line last.
+#[track_caller]
+fn assert_both_named(ended: &Ended, code: i32) {
+    assert_eq!((ended.code, ended.out.as_str()), (Some(code), ""), "{ended:?}");
+    let [other, first] = ended.error.lines().collect::<Vec<_>>()[..] else { panic!("{ended:?}") };
+    assert!(other.contains("shm:b") && first.contains("shm:a"), "{ended:?}");
 }
 
 fn event(name: &str, line: &str) -> (String, String) {
@@ -209,7 +217,7 @@ fn summary_says_how_a_line_differs() {
 #[test]
 fn get_answers_from_the_line_that_is_ahead() {
     let place = Place::new();
-    place.run(&["get", A, "--line", B]).assert_failure(3, &["shm:a"]);
+    assert_both_named(&place.run(&["get", A, "--line", B]), 3);
     let b = publish(&place, "table", (B, "1"), &["EUR\t1", "EUR\t2"]);
     let ended = place.run(&["get", A, "EUR", "--line", B]);
     assert_eq!((ended.code, ended.out.as_str()), (Some(0), "\"2\"\n"), "{ended:?}");
@@ -223,6 +231,9 @@ fn get_answers_from_the_line_that_is_ahead() {
     let ended = place.run(&["get", A, "EUR", "--line", B]);
     assert_eq!((ended.code, ended.out.as_str()), (Some(0), "\"2\"\n"), "{ended:?}");
     drop(b);
+    let nodes = ["a", "b"].map(|name| place.node(name));
+    let _empty = nodes.each_ref().map(table);
+    assert_both_named(&place.run(&["get", A, "--line", B]), 1);
 }
 
 #[test]
@@ -244,7 +255,7 @@ fn last_records_are_those_of_the_line_that_is_ahead() {
 fn command_ends_with_the_last_publisher_if_asked_to() {
     let place = Place::new();
     let until_end = ["tail", "--json", "--earliest", "--follow", "--until-end"];
-    start(&place, &until_end).end().assert_failure(3, &["shm:a"]);
+    assert_both_named(&start(&place, &until_end).end(), 3);
     let mut a = publish(&place, "log", (A, "1"), &[]);
     let mut b = publish(&place, "log", (B, "1"), &[]);
     let tail = start(&place, &until_end);
@@ -470,7 +481,7 @@ fn no_value_ends_watch_with_5_if_all_publishers_are_hung() {
         "{ended:?}"
     );
     // They cannot be reached any more.
-    place.run(&["watch", A, "--line", B]).assert_failure(5, &[A]);
+    assert_both_named(&place.run(&["watch", A, "--line", B]), 5);
 }
 
 #[test]

@@ -116,8 +116,8 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     let wait = if lines.len() == 1 { arguments.wait } else { Duration::ZERO };
     let (line, found) = loop {
         match answer(&mut lines, arguments, wait, &interrupt) {
-            Err(failure) if lines.len() == 1 || deadline.is_over() => return Err(failure),
-            Err(Failure::ClosedPipe) => return Err(Failure::ClosedPipe),
+            Err(failures) if lines.len() == 1 || deadline.is_over() => return Err(first_of(failures)),
+            Err(failures) if failures.is_empty() => return Err(Failure::ClosedPipe),
             Err(_) if interrupt.pause(LOOK_INTERVAL.min(deadline.left())) => return Ok(Exit::Interrupted),
             Err(_) => {}
             Ok(None) => return Ok(Exit::Interrupted),
@@ -134,18 +134,18 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
 
 /// Returns the newest value, of the key or of all, of the first line that has one, and the line's place. Waits for it this long; `None` if
 /// the process was interrupted. A line that was read, and has none, answers for the other lines up to the same commit: what they still have
-/// was removed.
+/// was removed. Otherwise returns why there is no value, and then why other lines have none; nothing if nobody reads the output.
 fn answer(
     lines: &mut [Line],
     arguments: &Arguments,
     wait: Duration,
     interrupt: &Interrupt,
-) -> Result<Option<(usize, Found)>, Failure> {
-    let (mut lacking, mut unread) = (None::<(Sequence, Failure)>, Vec::new());
+) -> Result<Option<(usize, Found)>, Vec<Failure>> {
+    let (mut lacking, mut unread, mut empty) = (None::<(Sequence, Failure)>, Vec::new(), Vec::new());
     for (line, (subscriber, target)) in lines.iter_mut().enumerate() {
         let found = match look(subscriber, arguments, wait, interrupt) {
             Ok(found) => found,
-            Err(Failure::ClosedPipe) => return Err(Failure::ClosedPipe),
+            Err(Failure::ClosedPipe) => return Err(Vec::new()),
             Err(failure) => {
                 unread.push(failure);
                 continue;
@@ -163,6 +163,10 @@ fn answer(
                 return Ok(Some((line, found)));
             }
             (Standing::Has(_), _) => {}
+            // A line to which nothing was published knows least.
+            (Standing::Lacks(Sequence::NONE), found) => {
+                empty.push(found.failure(subscriber, target, arguments));
+            }
             (Standing::Lacks(until), _) if removed.is_some_and(|removed| removed >= until) => {}
             (Standing::Lacks(until), found) => {
                 lacking = Some((until, found.failure(subscriber, target, arguments)))
@@ -170,12 +174,10 @@ fn answer(
             (Standing::Unknown, found) => unread.push(found.failure(subscriber, target, arguments)),
         }
     }
-    // A line to which nothing was published knows least.
-    let (empty, answered) = match lacking {
-        Some((Sequence::NONE, failure)) => (Some(failure), None),
-        lacking => (None, lacking.map(|(_, failure)| failure)),
-    };
-    Err(answered.or_else(|| unread.into_iter().next()).or(empty).unwrap_or(Failure::ClosedPipe))
+    if lacking.is_some() {
+        empty.clear();
+    }
+    Err(lacking.map(|(_, failure)| failure).into_iter().chain(unread).chain(empty).collect())
 }
 
 /// Reads the newest value, of the key or of all, waiting for it this long.
@@ -228,6 +230,14 @@ impl Newest<Found> {
     }
 }
 
+/// The first of some failures. The others are only reported.
+fn first_of(failures: Vec<Failure>) -> Failure {
+    let mut failures = failures.into_iter();
+    let first = failures.next();
+    failures.for_each(|failure| failure.note());
+    first.unwrap_or(Failure::ClosedPipe)
+}
+
 /// Attaches to the lines that can be reached, and returns those of one epoch, kind and type, the ones ahead first. At least one.
 fn subscribe(arguments: &Arguments, setting: &Setting) -> Result<Vec<Line>, Failure> {
     let lines = arguments.line.of(&arguments.target)?;
@@ -242,7 +252,7 @@ fn subscribe(arguments: &Arguments, setting: &Setting) -> Result<Vec<Line>, Fail
         }
     }
     if found.is_empty() {
-        return Err(failures.into_iter().next().unwrap_or(Failure::ClosedPipe));
+        return Err(first_of(failures));
     }
     for failure in failures {
         Failure::new(failure.exit(), format!("{failure}; other lines are read")).note();

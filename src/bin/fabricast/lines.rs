@@ -329,11 +329,12 @@ impl FollowedLines {
         }
     }
 
-    /// Prints on standard error which lines have no publisher yet, and why. An error if none has one, and why the first has not.
+    /// Prints on standard error which lines have no publisher yet, and why. An error if none has one, and why the first has not: then the
+    /// others are printed only.
     pub(crate) fn note_absent(&self) -> Result<(), Failure> {
         let lines = (0..).map_while(|index| self.lines.line(index));
         let absent = lines.filter_map(|line| Some((line.target(), line.open_error()?)));
-        let failures: Vec<Failure> =
+        let mut failures: Vec<Failure> =
             absent.map(|(target, error)| Failure::from(error).at(&target.address)).collect();
         let all_hung = failures.iter().all(|failure| failure.exit() == Exit::Hung);
         let is_waited_for = |failure: &Failure| match failure.exit() {
@@ -342,9 +343,11 @@ impl FollowedLines {
         };
         let fatal = |failure: &&Failure| self.until_end || !is_waited_for(failure);
         if !self.is_attached()
-            && let Some(failure) = failures.iter().find(fatal)
+            && let Some(first) = failures.iter().position(|failure| fatal(&failure))
         {
-            return Err(Failure::new(failure.exit(), failure));
+            let failure = failures.remove(first);
+            failures.iter().for_each(Failure::note);
+            return Err(failure);
         }
         for failure in failures {
             let what = if self.until_end { "other lines are read" } else { "waiting for a publisher" };

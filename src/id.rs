@@ -173,6 +173,9 @@ fn malformed(what: &'static str, text: &str) -> NameError {
 ///
 /// A publisher draws a random epoch, so that no value of a restarted publisher passes for one of the old one, unless it
 /// [names](crate::PublisherBuilder::epoch) the epoch that it continues, or shares with another publisher.
+///
+/// It is shown in hexadecimal, and `fabricast pub --epoch` takes it so: an epoch that is a date reads like it if it is written
+/// `Epoch::new(0x2026_1123)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Epoch(NonZeroU64);
 

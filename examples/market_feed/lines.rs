@@ -15,8 +15,9 @@ use crate::publisher::Replay;
 use crate::subscriber::{ALL, Plan, Report, Subscriber, TIMEOUT, Update, WAIT, fifty};
 use crate::{Outcome, Settings, check, open};
 
-/// The epoch of the day: the publishers of all lines name the same one.
-const DAY: u64 = 20_261_123;
+/// The epoch of the day: the publishers of all lines name the same one. Epochs are shown in hexadecimal, and given so to
+/// `fabricast pub --epoch 20261123`.
+const DAY: u64 = 0x2026_1123;
 /// A line that lacks no more records than this has caught up.
 const BEHIND_MAX: u64 = 100;
 /// How long the subscribers may receive nothing while they are waited for.

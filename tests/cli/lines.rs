@@ -4,7 +4,7 @@ use fabricast::{Epoch, Node, TablePublisher};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Place, Running, damage, json as parsed, wait_until};
+use crate::support::{Ended, Place, Running, damage, json as parsed, wait_until};
 
 const A: &str = "shm:a/t";
 const B: &str = "shm:b/t";
@@ -72,6 +72,14 @@ fn next_event(running: &Running) -> (String, String) {
     let line = parsed(&running.line());
     assert!(line["value"].is_null(), "{line}");
     event(line["event"].as_str().unwrap(), line["line"].as_str().unwrap())
+}
+
+/// Checks that it failed with one sentence for each line, and the first line last.
+#[track_caller]
+fn assert_both_named(ended: &Ended, code: i32) {
+    assert_eq!((ended.code, ended.out.as_str()), (Some(code), ""), "{ended:?}");
+    let [other, first] = ended.error.lines().collect::<Vec<_>>()[..] else { panic!("{ended:?}") };
+    assert!(other.contains("shm:b") && first.contains("shm:a"), "{ended:?}");
 }
 
 fn event(name: &str, line: &str) -> (String, String) {
@@ -168,9 +176,48 @@ fn publisher_of_another_epoch_is_reported_and_left_out() {
 }
 
 #[test]
+fn publisher_of_another_kind_is_reported_and_left_out() {
+    let place = Place::new();
+    let mut a = publish(&place, "log", (A, "a"), &["1"]);
+    let _b = publish(&place, "state", (B, "a"), &["x"]);
+    let tail = start(&place, &["tail", "--json", "--follow", "--count", "2"]);
+    assert_eq!(assert_next(&tail, [1]), []);
+    assert_eq!(next_event(&tail), event("other kind", B));
+    a.write("2");
+    assert_eq!(assert_next(&tail, [2]), []);
+    let ended = tail.end();
+    let difference = "it is a state, other lines are a log";
+    assert!(ended.error.contains(&format!("shm:b/t: {difference}: it is left out")), "{ended:?}");
+    assert!(ended.error.contains(&format!("0 lost, left out: {difference}\n")), "{ended:?}");
+    let ended = place.run(&["get", A, "--line", B]);
+    assert_eq!((ended.code, ended.out.as_str()), (Some(0), "\"2\"\n"));
+    assert!(ended.error.contains(difference), "{ended:?}");
+}
+
+/// A command may end before a difference is news.
+#[test]
+fn summary_says_how_a_line_differs() {
+    let place = Place::new();
+    let _a = publish(&place, "log", (A, "a"), &["1"]);
+    let b = publish(&place, "log", (B, "b"), &["1"]);
+    let summary = || {
+        let ended = place.run(&["tail", A, "--line", B, "--last", "1"]);
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        ended.error
+    };
+    let found = summary();
+    let epochs = "its publisher has epoch 000000000000000b, other lines have 000000000000000a\n";
+    assert!(found.contains(&format!("0 lost, out of step: {epochs}")), "{found}");
+    kill(b);
+    let _b = publish(&place, "state", (B, "a"), &["1"]);
+    let found = summary();
+    assert!(found.contains("0 lost, left out: it is a state, other lines are a log\n"), "{found}");
+}
+
+#[test]
 fn get_answers_from_the_line_that_is_ahead() {
     let place = Place::new();
-    place.run(&["get", A, "--line", B]).assert_failure(3, &["shm:a"]);
+    assert_both_named(&place.run(&["get", A, "--line", B]), 3);
     let b = publish(&place, "table", (B, "1"), &["EUR\t1", "EUR\t2"]);
     let ended = place.run(&["get", A, "EUR", "--line", B]);
     assert_eq!((ended.code, ended.out.as_str()), (Some(0), "\"2\"\n"), "{ended:?}");
@@ -184,6 +231,9 @@ fn get_answers_from_the_line_that_is_ahead() {
     let ended = place.run(&["get", A, "EUR", "--line", B]);
     assert_eq!((ended.code, ended.out.as_str()), (Some(0), "\"2\"\n"), "{ended:?}");
     drop(b);
+    let nodes = ["a", "b"].map(|name| place.node(name));
+    let _empty = nodes.each_ref().map(table);
+    assert_both_named(&place.run(&["get", A, "--line", B]), 1);
 }
 
 #[test]
@@ -205,7 +255,7 @@ fn last_records_are_those_of_the_line_that_is_ahead() {
 fn command_ends_with_the_last_publisher_if_asked_to() {
     let place = Place::new();
     let until_end = ["tail", "--json", "--earliest", "--follow", "--until-end"];
-    start(&place, &until_end).end().assert_failure(3, &["shm:a"]);
+    assert_both_named(&start(&place, &until_end).end(), 3);
     let mut a = publish(&place, "log", (A, "1"), &[]);
     let mut b = publish(&place, "log", (B, "1"), &[]);
     let tail = start(&place, &until_end);
@@ -222,6 +272,18 @@ fn command_ends_with_the_last_publisher_if_asked_to() {
     let ended = tail.end();
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(ended.error.contains("shm:b/t: the topic has ended"), "{ended:?}");
+    assert!(ended.error.contains("shm:b/t: first with "), "{ended:?}");
+    // Neither publisher ends the topic in order.
+    let publishers = [publish(&place, "log", (A, "1"), &["1"]), publish(&place, "log", (B, "1"), &[])];
+    let tail = start(&place, &until_end);
+    assert_next(&tail, [1]);
+    publishers.into_iter().for_each(kill);
+    let ended = tail.end();
+    let said: Vec<&str> = ended.error.lines().skip_while(|line| !line.contains(" first with ")).collect();
+    assert_eq!((ended.code, said.len()), (Some(6), 3), "{ended:?}");
+    assert!(
+        said[0].contains(A) && said[1].contains(B) && said[2].contains("no line has a publisher any more")
+    );
 }
 
 #[test]
@@ -316,6 +378,7 @@ fn values_are_decoded_with_the_type_of_their_line() {
     let mut numbers = first.log_publisher::<u64>("t").epoch(epoch).open().unwrap();
     let mut texts = second.log_publisher::<String>("t").epoch(epoch).open().unwrap();
     let tail = start(&place, &["tail", "--follow", "--earliest", "--json"]);
+    let mut all = Vec::new();
     for number in 1..=6_u64 {
         let expected = if number % 2 == 1 { json!(number) } else { json!(number.to_string()) };
         if number % 2 == 1 {
@@ -325,6 +388,7 @@ fn values_are_decoded_with_the_type_of_their_line() {
         }
         let (line, events) = next(&tail);
         assert_eq!((&line["sequence"], &line["value"]), (&json!(number), &expected), "{events:?}");
+        all.push(events);
         // The other line brings the same number, in its own form, later.
         if number % 2 == 1 {
             texts.publish(&number.to_string()).unwrap();
@@ -332,6 +396,33 @@ fn values_are_decoded_with_the_type_of_their_line() {
             numbers.publish(&number).unwrap();
         }
     }
+    // It is news once, and before the first value.
+    assert_eq!((all.remove(0), all.concat()), (vec![event("other type", B)], vec![]));
+    tail.signal(Signal::INT);
+    let ended = tail.end();
+    let sentence = "shm:b/t: its values are String, those of shm:a/t are u64; values of both are received";
+    assert_eq!(ended.error.matches(sentence).count(), 1, "{ended:?}");
+    let ended = place.run(&["get", A, "--line", B]);
+    assert_eq!((ended.code, ended.out.as_str()), (Some(0), "6\n"), "{ended:?}");
+    let sentence = "shm:b/t: its values are String, those of shm:a/t are u64; it is left out";
+    assert!(ended.error.contains(sentence), "{ended:?}");
+}
+
+#[test]
+fn type_of_a_line_is_news_when_it_becomes_another() {
+    let place = Place::new();
+    let (first, second) = (place.node("a"), place.node("b"));
+    let epoch = Epoch::new(1).unwrap();
+    let numbers = |node: &Node| node.log_publisher::<u64>("t").epoch(epoch).open().unwrap();
+    let (mut one, other) = (numbers(&first), numbers(&second));
+    let tail = start(&place, &["tail", "--follow", "--earliest", "--json"]);
+    one.publish(&1).unwrap();
+    let (line, events) = next(&tail);
+    assert_eq!((&line["value"], events), (&json!(1), vec![]));
+    drop(other);
+    assert_eq!(next_event(&tail), event("lost", B));
+    let _texts = second.log_publisher::<String>("t").epoch(epoch).open().unwrap();
+    assert_eq!([next_event(&tail), next_event(&tail)], [event("resumed", B), event("other type", B)]);
 }
 
 #[test]
@@ -385,9 +476,12 @@ fn no_value_ends_watch_with_5_if_all_publishers_are_hung() {
     let ended = of_both.end();
     assert_eq!(ended.code, Some(5), "{ended:?}");
     let last = ended.error.lines().last().unwrap();
-    assert!(last.contains("nothing arrived") && last.contains("its publishers are hung"), "{ended:?}");
+    assert!(
+        last.contains("nothing arrived from any line") && last.contains("all publishers are hung"),
+        "{ended:?}"
+    );
     // They cannot be reached any more.
-    place.run(&["watch", A, "--line", B]).assert_failure(5, &[A]);
+    assert_both_named(&place.run(&["watch", A, "--line", B]), 5);
 }
 
 #[test]

@@ -159,8 +159,20 @@ impl<'a> Arrivals<'a> {
         self.source.summarize();
     }
 
+    /// Prints what is known of each line, if there are several, and returns the failure that ends the command.
+    pub(crate) fn failed(&self, failure: Failure) -> Failure {
+        if !matches!(failure, Failure::ClosedPipe) {
+            self.summarize();
+        }
+        failure
+    }
+
     /// Returns what comes next, with `take` of its value. Waits briefly.
     pub(crate) fn next<R>(&mut self, take: impl Fn(Received<'_>) -> R) -> Result<Arrival<R>, Failure> {
+        self.try_next(take).map_err(|failure| self.failed(failure))
+    }
+
+    fn try_next<R>(&mut self, take: impl Fn(Received<'_>) -> R) -> Result<Arrival<R>, Failure> {
         if self.unlooked >= LOOK_EVERY {
             self.unlooked = 0;
             if let Some(event) = self.ended() {
@@ -211,6 +223,9 @@ impl<'a> Arrivals<'a> {
                 }
                 Ok(self.ended().unwrap_or(Arrival::Nothing))
             }
+            Err(ReceiveError::Ended { .. }) if self.source.lines() > 1 => {
+                Ok(Arrival::Over("the topic has ended".to_owned()))
+            }
             Err(ReceiveError::Ended { .. }) => Ok(Arrival::Over("it has ended".to_owned())),
             Err(error) => self.reject(error),
         }
@@ -221,18 +236,22 @@ impl<'a> Arrivals<'a> {
         self.unlooked >= LOOK_EVERY
     }
 
-    /// The failure for an end without any value.
+    /// The failure for an end without any value. Prints what is known of each line, if there are several.
     pub(crate) fn nothing(&self, why: &str) -> Failure {
+        let is_one = self.source.lines() == 1;
         let hearts = self.hearts.iter().enumerate();
         let attached: Vec<&Heart> =
             hearts.filter(|(line, _)| self.source.has_publisher(*line)).map(|(_, heart)| heart).collect();
         let (exit, because) = match attached.as_slice() {
-            [] => (Exit::No, ", and it has no publisher"),
-            [only] if only.hung => (Exit::Hung, ", and its publisher is hung"),
-            all if all.iter().all(|heart| heart.hung) => (Exit::Hung, ", and its publishers are hung"),
+            [] if is_one => (Exit::No, ", and it has no publisher"),
+            [] => (Exit::No, ", and no line has a publisher"),
+            [only] if only.hung && is_one => (Exit::Hung, ", and its publisher is hung"),
+            [only] if only.hung => (Exit::Hung, ", and the only publisher is hung"),
+            all if all.iter().all(|heart| heart.hung) => (Exit::Hung, ", and all publishers are hung"),
             _ => (Exit::No, ""),
         };
-        Failure::new(exit, format!("nothing arrived from {}: {why}{because}", self.followed.target))
+        let from = if is_one { self.followed.target.to_string() } else { "any line".to_owned() };
+        self.failed(Failure::new(exit, format!("nothing arrived from {from}: {why}{because}")))
     }
 
     /// The end, if it is due before the next value.
@@ -253,8 +272,8 @@ impl<'a> Arrivals<'a> {
         if news == News::Retyped {
             return Ok(Arrival::Found { is_new: false });
         }
-        let is_of_pulse = news.is_of_pulse();
-        for (line, heart) in self.hearts.iter_mut().enumerate().filter(|_| !is_of_pulse) {
+        let is_of_same = news.is_of_same();
+        for (line, heart) in self.hearts.iter_mut().enumerate().filter(|_| !is_of_same) {
             if !matches!(&news, News::Line(news) if self.source.target(line) != Some(&news.target)) {
                 *heart = Heart::default();
             }
@@ -271,7 +290,7 @@ impl<'a> Arrivals<'a> {
             let topic = target.topic.as_str();
             output::json_line(&mut std::io::stdout(), &NewsLine { topic, event, epoch, line })?;
         }
-        if is_of_pulse {
+        if is_of_same {
             return Ok(Arrival::Nothing);
         }
         let is_found = match &news {
@@ -305,6 +324,10 @@ impl<'a> Arrivals<'a> {
             ReceiveError::DamagedRecords { first_lost, count } => (first_lost.get(), *count, DAMAGED),
             ReceiveError::Missing { first_lost, count } => (first_lost.get(), *count, MISSING),
             ReceiveError::CutOff { first_lost, count } => (first_lost.get(), *count, CUT_OFF),
+            ReceiveError::Gone { .. } if self.source.lines() > 1 => {
+                let sentence = "no line has a publisher any more, and none has ended the topic";
+                return Err(Failure::new(Exit::Gone, sentence));
+            }
             ReceiveError::Gone { .. } => {
                 let sentence = format!("{}: {}", self.followed.target, ErrorChain(&error));
                 return Err(Failure::new(Exit::Gone, sentence));

@@ -16,7 +16,7 @@ use super::failure::{Exit, Failure};
 use super::feed::{is_feed, table_of};
 use super::interrupt::Interrupt;
 use super::keys::{keyless, only_key};
-use super::news::other_epoch;
+use super::news::{other_epoch, other_kind, other_type};
 use super::output::{hex_dump, json_line};
 use super::printer::{Form, FormArguments};
 use super::setting::{LineArguments, Setting, target};
@@ -31,8 +31,9 @@ and its value. For a feed with KEY it is the key's value in the table of the fee
 newest record. Time stamps in the value follow it, after a tab: see `fabricast --help`.
 
 With --line, the topic has several publishers of the same values: the value is that of the one
-that is ahead, and a publisher that cannot be reached or read is reported and left out. A key that
-the one ahead has removed is not there, even if others still have it.
+that is ahead. A publisher that cannot be reached or read, or has another epoch, kind or type than
+the first one, is reported and left out. A key that the one ahead has removed is not there, even if
+others still have it.
 
 The exit code is 1 if nothing has been published yet, the table does not have the key, or the
 topic ends without a value; 130 if Ctrl-C ends the wait.
@@ -115,8 +116,8 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     let wait = if lines.len() == 1 { arguments.wait } else { Duration::ZERO };
     let (line, found) = loop {
         match answer(&mut lines, arguments, wait, &interrupt) {
-            Err(failure) if lines.len() == 1 || deadline.is_over() => return Err(failure),
-            Err(Failure::ClosedPipe) => return Err(Failure::ClosedPipe),
+            Err(failures) if lines.len() == 1 || deadline.is_over() => return Err(first_of(failures)),
+            Err(failures) if failures.is_empty() => return Err(Failure::ClosedPipe),
             Err(_) if interrupt.pause(LOOK_INTERVAL.min(deadline.left())) => return Ok(Exit::Interrupted),
             Err(_) => {}
             Ok(None) => return Ok(Exit::Interrupted),
@@ -133,18 +134,18 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
 
 /// Returns the newest value, of the key or of all, of the first line that has one, and the line's place. Waits for it this long; `None` if
 /// the process was interrupted. A line that was read, and has none, answers for the other lines up to the same commit: what they still have
-/// was removed.
+/// was removed. Otherwise returns why there is no value, and then why other lines have none; nothing if nobody reads the output.
 fn answer(
     lines: &mut [Line],
     arguments: &Arguments,
     wait: Duration,
     interrupt: &Interrupt,
-) -> Result<Option<(usize, Found)>, Failure> {
-    let (mut lacking, mut unread) = (None::<(Sequence, Failure)>, Vec::new());
+) -> Result<Option<(usize, Found)>, Vec<Failure>> {
+    let (mut lacking, mut unread, mut empty) = (None::<(Sequence, Failure)>, Vec::new(), Vec::new());
     for (line, (subscriber, target)) in lines.iter_mut().enumerate() {
         let found = match look(subscriber, arguments, wait, interrupt) {
             Ok(found) => found,
-            Err(Failure::ClosedPipe) => return Err(Failure::ClosedPipe),
+            Err(Failure::ClosedPipe) => return Err(Vec::new()),
             Err(failure) => {
                 unread.push(failure);
                 continue;
@@ -162,6 +163,10 @@ fn answer(
                 return Ok(Some((line, found)));
             }
             (Standing::Has(_), _) => {}
+            // A line to which nothing was published knows least.
+            (Standing::Lacks(Sequence::NONE), found) => {
+                empty.push(found.failure(subscriber, target, arguments));
+            }
             (Standing::Lacks(until), _) if removed.is_some_and(|removed| removed >= until) => {}
             (Standing::Lacks(until), found) => {
                 lacking = Some((until, found.failure(subscriber, target, arguments)))
@@ -169,12 +174,10 @@ fn answer(
             (Standing::Unknown, found) => unread.push(found.failure(subscriber, target, arguments)),
         }
     }
-    // A line to which nothing was published knows least.
-    let (empty, answered) = match lacking {
-        Some((Sequence::NONE, failure)) => (Some(failure), None),
-        lacking => (None, lacking.map(|(_, failure)| failure)),
-    };
-    Err(answered.or_else(|| unread.into_iter().next()).or(empty).unwrap_or(Failure::ClosedPipe))
+    if lacking.is_some() {
+        empty.clear();
+    }
+    Err(lacking.map(|(_, failure)| failure).into_iter().chain(unread).chain(empty).collect())
 }
 
 /// Reads the newest value, of the key or of all, waiting for it this long.
@@ -227,13 +230,21 @@ impl Newest<Found> {
     }
 }
 
-/// Attaches to the lines that can be reached, and returns those of one epoch and kind, the ones ahead first. At least one.
+/// The first of some failures. The others are only reported.
+fn first_of(failures: Vec<Failure>) -> Failure {
+    let mut failures = failures.into_iter();
+    let first = failures.next();
+    failures.for_each(|failure| failure.note());
+    first.unwrap_or(Failure::ClosedPipe)
+}
+
+/// Attaches to the lines that can be reached, and returns those of one epoch, kind and type, the ones ahead first. At least one.
 fn subscribe(arguments: &Arguments, setting: &Setting) -> Result<Vec<Line>, Failure> {
     let lines = arguments.line.of(&arguments.target)?;
     let (mut found, mut failures) = (Vec::<Line>::new(), Vec::new());
     for target in std::iter::once(lines.first).chain(lines.others) {
         match subscribe_to(target, arguments, setting) {
-            Ok(line) => match found.first().and_then(|(first, _)| difference(&line.0, first)) {
+            Ok(line) => match found.first().and_then(|first| difference(&line, first)) {
                 Some(what) => failures.push(Failure::new(Exit::No, format!("{target}: {what}"))),
                 None => found.push(line),
             },
@@ -241,7 +252,7 @@ fn subscribe(arguments: &Arguments, setting: &Setting) -> Result<Vec<Line>, Fail
         }
     }
     if found.is_empty() {
-        return Err(failures.into_iter().next().unwrap_or(Failure::ClosedPipe));
+        return Err(first_of(failures));
     }
     for failure in failures {
         Failure::new(failure.exit(), format!("{failure}; other lines are read")).note();
@@ -251,12 +262,16 @@ fn subscribe(arguments: &Arguments, setting: &Setting) -> Result<Vec<Line>, Fail
 }
 
 /// Why a line is not one with this other one.
-fn difference(line: &AnySubscriber<Raw>, other: &AnySubscriber<Raw>) -> Option<String> {
+fn difference((line, _): &Line, (other, target): &Line) -> Option<String> {
     if line.kind() != other.kind() {
-        return Some(format!("it is a {}, other lines are a {}: it is left out", line.kind(), other.kind()));
+        return Some(other_kind(line.kind(), other.kind()));
     }
     let (epoch, expected) = (line.epoch(), other.epoch());
-    (epoch != expected).then(|| other_epoch(Some(epoch), expected))
+    if epoch != expected {
+        return Some(other_epoch(Some(epoch), expected));
+    }
+    let types = other_type(line.schema(), (target, other.schema()))?;
+    Some(format!("{types}; it is left out: publish all with the same type"))
 }
 
 /// Attaches to the topic, or to the table of a feed for one of its keys.

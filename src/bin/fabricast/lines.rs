@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use fabricast::{
-    AnySubscriber, Change, ControlError, Delivery, LineReport, Lines, Liveness, Node, Persistent, Raw,
+    AnySubscriber, Change, ControlError, Delivery, Kind, LineReport, Lines, Liveness, Node, Persistent, Raw,
     ReceiveError, Schema, Sequence, Target,
 };
 
 use super::failure::{Exit, Failure};
-use super::news::{LineEvent, LineNews, News};
+use super::news::{LineEvent, LineNews, News, other_type};
 use super::pulses::Pulses;
 use super::subscription::{Keyed, Received};
 
@@ -39,6 +39,10 @@ pub(crate) struct FollowedLines {
 /// What was reported of a line.
 #[derive(Clone, Copy, Debug, Default)]
 struct Reported {
+    /// Its values are received.
+    is_received: bool,
+    /// The numbers of two schemas: its values were reported to be of one type, and those of another line of the other.
+    types: Option<[u64; 2]>,
     /// It has no publisher. A connection that breaks does not mean that yet.
     is_lost: bool,
     /// It had a publisher before.
@@ -58,12 +62,14 @@ impl FollowedLines {
             is_lost: !line.is_attached,
             was_found: line.is_attached,
             outages: line.outages,
-            brought: 0,
+            ..Reported::default()
         };
         let reported = lines.report().iter().map(status).collect();
         let schema = lines.current().map(|subscriber| subscriber.schema().clone());
         let (held, brought) = (None, None);
-        let it = Self { lines, reported, held, unlooked: 0, brought, schema, until_end, node, pulses };
+        // They are checked with the first value.
+        let unlooked = LOOK_EVERY;
+        let it = Self { lines, reported, held, unlooked, brought, schema, until_end, node, pulses };
         (0..it.count()).filter(|line| it.has_publisher(*line)).for_each(|line| it.identify(line));
         it
     }
@@ -147,6 +153,12 @@ impl FollowedLines {
         same.map(AnySubscriber::newest_at_start).max().unwrap_or_default()
     }
 
+    /// The kind of a line's topic.
+    fn kind_of(&self, target: &Target) -> Option<Kind> {
+        let mut lines = (0..).map_while(|line| self.lines.line(line));
+        lines.find(|line| line.target() == target)?.current().map(AnySubscriber::kind)
+    }
+
     fn is_table(&self) -> bool {
         matches!(self.current(), Some(AnySubscriber::Table(_)))
     }
@@ -165,11 +177,13 @@ impl FollowedLines {
         match self.lines.try_change() {
             Ok(Some(change)) => {
                 self.unlooked += 1;
-                if !had_topic || self.unlooked >= LOOK_EVERY {
+                let is_other =
+                    std::mem::replace(&mut self.brought, self.lines.brought()) != self.lines.brought();
+                let is_retyped = is_other && self.is_retyped();
+                if !had_topic || is_retyped || self.unlooked >= LOOK_EVERY {
                     self.note_changes(news);
                 }
-                if self.brought != self.lines.brought() {
-                    self.brought = self.lines.brought();
+                if is_retyped {
                     self.note_type(news);
                 }
                 if !news.is_empty() {
@@ -184,7 +198,11 @@ impl FollowedLines {
             }
             Err(ReceiveError::OutOfStep { line: target, epoch, expected }) => {
                 self.note_changes(news);
-                let event = LineEvent::OutOfStep { expected };
+                let kinds = self.kind_of(&target).zip(self.current().map(AnySubscriber::kind));
+                let event = match kinds.filter(|_| epoch == expected) {
+                    Some((kind, expected)) => LineEvent::OtherKind { kind, expected },
+                    None => LineEvent::OutOfStep { expected },
+                };
                 news.push_back(News::Line(LineNews { target: *target, epoch: Some(epoch), event }));
                 Ok(None)
             }
@@ -197,24 +215,49 @@ impl FollowedLines {
         }
     }
 
+    /// Whether values are of another type than those before.
+    fn is_retyped(&self) -> bool {
+        self.lines.current().map(AnySubscriber::schema) != self.schema.as_ref()
+    }
+
     /// Adds to the news that values are of another type than those before.
     fn note_type(&mut self, news: &mut VecDeque<News>) {
-        let schema = self.lines.current().map(AnySubscriber::schema);
-        if schema != self.schema.as_ref() {
-            self.schema = schema.cloned();
+        if self.is_retyped() {
+            self.schema = self.lines.current().map(|subscriber| subscriber.schema().clone());
             news.push_back(News::Retyped);
+        }
+    }
+
+    /// Adds to the news which lines have values of another type than the first one that is received.
+    fn note_types(&mut self, news: &mut VecDeque<News>) {
+        let lines = (0..).map_while(|place| self.lines.line(place)).zip(&mut self.reported);
+        let mut first = None::<(&Target, &Schema)>;
+        for (line, reported) in lines.filter(|(_, reported)| reported.is_received) {
+            let Some(subscriber) = line.current() else { continue };
+            let (target, schema) = (line.target(), subscriber.schema());
+            let other = *first.get_or_insert((target, schema));
+            let Some(types) = other_type(schema, other) else {
+                reported.types = None;
+                continue;
+            };
+            let both = Some([schema.hash(), other.1.hash()]);
+            if std::mem::replace(&mut reported.types, both) != both {
+                let (target, epoch) = (target.clone(), Some(subscriber.epoch()));
+                news.push_back(News::Line(LineNews { target, epoch, event: LineEvent::OtherType(types) }));
+            }
         }
     }
 
     /// Adds what has happened to the lines since the last call to the news.
     fn note_changes(&mut self, news: &mut VecDeque<News>) {
         self.unlooked = 0;
-        let mut found = Vec::new();
+        let (mut found, mut is_other) = (Vec::new(), false);
         for (place, (line, reported)) in self.lines.report().into_iter().zip(&mut self.reported).enumerate() {
             let mut note = |event| {
                 let LineReport { target, epoch, .. } = line.clone();
                 news.push_back(News::Line(LineNews { target, epoch, event }));
             };
+            let is_received = line.is_attached && line.is_in_step;
             let was_lost = line.outages != reported.outages;
             if was_lost && !reported.is_lost {
                 note(LineEvent::Lost(if line.has_ended {
@@ -223,15 +266,20 @@ impl FollowedLines {
                     "the publisher is gone"
                 }));
             }
-            if line.is_attached && line.is_in_step && (was_lost || reported.is_lost) {
+            if is_received && (was_lost || reported.is_lost) {
                 note(LineEvent::Found { is_first: !reported.was_found });
                 found.push(place);
             }
+            is_other |= was_lost || is_received != reported.is_received;
+            reported.is_received = is_received;
             reported.outages = line.outages;
             reported.is_lost = !line.is_attached && (was_lost || reported.is_lost);
             reported.was_found |= line.is_attached;
         }
         found.into_iter().for_each(|line| self.identify(line));
+        if is_other {
+            self.note_types(news);
+        }
         if !news.is_empty() {
             self.note_type(news);
         }
@@ -266,16 +314,27 @@ impl FollowedLines {
 
     /// Prints what is known of each line on standard error.
     pub(crate) fn summarize(&self) {
+        let (epoch, kind) = (self.lines.epoch(), self.current().map(AnySubscriber::kind));
         for line in self.lines.report() {
-            Failure::new(Exit::Done, sentence(&line)).note();
+            let difference = match (line.epoch.zip(epoch), self.kind_of(&line.target).zip(kind)) {
+                (Some((epoch, expected)), _) if epoch != expected => {
+                    format!("out of step: its publisher has epoch {epoch}, other lines have {expected}")
+                }
+                (_, Some((kind, expected))) => {
+                    format!("left out: it is a {kind}, other lines are a {expected}")
+                }
+                _ => "out of step".to_owned(),
+            };
+            Failure::new(Exit::Done, sentence(&line, &difference)).note();
         }
     }
 
-    /// Prints on standard error which lines have no publisher yet, and why. An error if none has one, and why the first has not.
+    /// Prints on standard error which lines have no publisher yet, and why. An error if none has one, and why the first has not: then the
+    /// others are printed only.
     pub(crate) fn note_absent(&self) -> Result<(), Failure> {
         let lines = (0..).map_while(|index| self.lines.line(index));
         let absent = lines.filter_map(|line| Some((line.target(), line.open_error()?)));
-        let failures: Vec<Failure> =
+        let mut failures: Vec<Failure> =
             absent.map(|(target, error)| Failure::from(error).at(&target.address)).collect();
         let all_hung = failures.iter().all(|failure| failure.exit() == Exit::Hung);
         let is_waited_for = |failure: &Failure| match failure.exit() {
@@ -284,9 +343,11 @@ impl FollowedLines {
         };
         let fatal = |failure: &&Failure| self.until_end || !is_waited_for(failure);
         if !self.is_attached()
-            && let Some(failure) = failures.iter().find(fatal)
+            && let Some(first) = failures.iter().position(|failure| fatal(&failure))
         {
-            return Err(Failure::new(failure.exit(), failure));
+            let failure = failures.remove(first);
+            failures.iter().for_each(Failure::note);
+            return Err(failure);
         }
         for failure in failures {
             let what = if self.until_end { "other lines are read" } else { "waiting for a publisher" };
@@ -296,12 +357,12 @@ impl FollowedLines {
     }
 }
 
-/// What is known of a line, for people.
-fn sentence(line: &LineReport) -> String {
+/// What is known of a line, for people, and how it differs from the others if nothing is received from it.
+fn sentence(line: &LineReport, difference: &str) -> String {
     let LineReport { target, first, duplicates, lost, outages, behind, .. } = line;
     let now = match (line.is_attached, line.is_in_step) {
         (false, _) => ", without a publisher".to_owned(),
-        (true, false) => ", out of step".to_owned(),
+        (true, false) => format!(", {difference}"),
         (true, true) if *behind > 0 => format!(", {behind} behind"),
         (true, true) => String::new(),
     };

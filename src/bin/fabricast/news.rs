@@ -1,6 +1,6 @@
 //! What happens to publishers that are followed.
 
-use fabricast::{Epoch, Target};
+use fabricast::{Epoch, Kind, Schema, Target};
 use serde::Serialize;
 
 /// What happens to a publisher, or to one of several.
@@ -40,6 +40,10 @@ pub(crate) enum LineEvent {
     Found { is_first: bool },
     /// Its publisher has another epoch than the others, which is this one.
     OutOfStep { expected: Epoch },
+    /// Its topic is of this kind, and of the same epoch as those of the others, which are of another one.
+    OtherKind { kind: Kind, expected: Kind },
+    /// Its values are of another type than those of another line: both types. They are received.
+    OtherType(String),
     /// Its publisher shows no sign of life, and is attached still.
     Hung,
     /// It does again.
@@ -62,11 +66,12 @@ const HUNG: &str = "the publisher is hung: it shows no sign of life";
 const RECOVERED: &str = "the publisher runs again";
 
 impl News {
-    /// Whether a publisher hangs, or does not any more, and is the same.
-    pub(crate) fn is_of_pulse(&self) -> bool {
+    /// Whether the publisher is the same as before: it hangs, for example, or does not any more.
+    pub(crate) fn is_of_same(&self) -> bool {
+        use LineEvent::{Hung, OtherType, Recovered};
         match self {
             Self::Hung | Self::Recovered => true,
-            Self::Line(news) => matches!(news.event, LineEvent::Hung | LineEvent::Recovered),
+            Self::Line(news) => matches!(news.event, Hung | Recovered | OtherType(_)),
             _ => false,
         }
     }
@@ -86,24 +91,47 @@ impl News {
     }
 }
 
+/// What is wrong with a line of this kind.
+pub(crate) fn other_kind(kind: Kind, expected: Kind) -> String {
+    format!("it is a {kind}, other lines are a {expected}: it is left out; publish all with the same kind")
+}
+
 /// What is wrong with a line of another epoch than this.
 pub(crate) fn other_epoch(epoch: Option<Epoch>, expected: Epoch) -> String {
-    if epoch == Some(expected) {
-        return "its topic is of another kind than those of other lines: it is left out".to_owned();
-    }
     let epoch = epoch.map_or_else(|| "another epoch".to_owned(), |epoch| format!("epoch {epoch}"));
     format!(
         "its publisher has {epoch}, other lines have {expected}: it is left out; publish all with the same epoch"
     )
 }
 
+/// The types of a line and of this other one, if they differ.
+pub(crate) fn other_type(schema: &Schema, (other, expected): (&Target, &Schema)) -> Option<String> {
+    if schema == expected {
+        return None;
+    }
+    let (found, wanted) = (schema.type_name(), expected.type_name());
+    let sentence = match (schema.encoding(), expected.encoding()) {
+        _ if found != wanted => format!("its values are {found}, those of {other} are {wanted}"),
+        (one, another) if one != another => {
+            format!("its values are {found} ({one}), those of {other} are {wanted} ({another})")
+        }
+        _ => format!("its values are another {found} than those of {other}: see `fabricast info`"),
+    };
+    Some(sentence)
+}
+
 impl LineNews {
     fn described(&self) -> (&'static str, String) {
-        match self.event {
-            LineEvent::Lost(why) => ("lost", why.to_owned()),
+        match &self.event {
+            LineEvent::Lost(why) => ("lost", (*why).to_owned()),
             LineEvent::Found { is_first: true } => ("resumed", "its publisher was found".to_owned()),
             LineEvent::Found { is_first: false } => ("resumed", "the publisher is back".to_owned()),
-            LineEvent::OutOfStep { expected } => ("out of step", other_epoch(self.epoch, expected)),
+            LineEvent::OutOfStep { expected } => ("out of step", other_epoch(self.epoch, *expected)),
+            LineEvent::OtherKind { kind, expected } => ("other kind", other_kind(*kind, *expected)),
+            LineEvent::OtherType(types) => (
+                "other type",
+                format!("{types}; values of both are received: publish all with the same type"),
+            ),
             LineEvent::Hung => ("hung", HUNG.to_owned()),
             LineEvent::Recovered => ("recovered", RECOVERED.to_owned()),
         }

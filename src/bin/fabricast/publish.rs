@@ -69,8 +69,8 @@ pub(crate) struct Arguments {
     /// The name of the node at an rdma:// address [default: rdma-PORT].
     #[arg(long, value_name = "NAME")]
     node: Option<NodeName>,
-    /// The epoch of the topic, a hexadecimal number as --json prints it, instead of a random one. Publishers of the same lines and epoch
-    /// are lines of one topic; one that is restarted continues the numbering.
+    /// The epoch of the topic, a hexadecimal number as --json prints it, instead of a random one: 20261123 is Epoch::new(0x2026_1123) in
+    /// a program. Publishers of the same lines and epoch are lines of one topic; one that is restarted continues the numbering.
     #[arg(long, value_name = "EPOCH", value_parser = epoch)]
     epoch: Option<Epoch>,
     /// What the topic holds.
@@ -411,7 +411,10 @@ fn open(arguments: &Arguments, setting: &Setting, address: &Address) -> Result<N
 
 /// An epoch, as an argument.
 fn epoch(text: &str) -> Result<Epoch, String> {
-    let number = u64::from_str_radix(text, 16).ok().and_then(Epoch::new);
+    let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
+    // A sign would be read, too.
+    let is_number = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let number = u64::from_str_radix(digits, 16).ok().filter(|_| is_number).and_then(Epoch::new);
     number.ok_or_else(|| {
         format!("{text:?} is not an epoch: write a hexadecimal number of up to 16 digits, above 0")
     })
@@ -441,7 +444,8 @@ mod tests {
     fn an_epoch_is_written_as_it_is_printed() {
         let named = epoch("20261123").unwrap();
         assert_eq!((named.get(), epoch(&named.to_string())), (0x2026_1123, Ok(named)));
-        for text in ["0", "", "-1", "x", "10000000000000000"] {
+        assert_eq!([epoch("0x7"), epoch("0X7")], [epoch("7"), epoch("7")]);
+        for text in ["0", "", "-1", "+1", "x", "0x", "0x0", "0x+1", "10000000000000000"] {
             assert!(epoch(text).is_err(), "{text}");
         }
     }

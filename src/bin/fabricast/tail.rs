@@ -78,7 +78,7 @@ fn records(
                 let next = arrivals.last().next();
                 let sentence =
                     format!("records of {target} from {next} on cannot be read: they may be damaged");
-                return Err(Failure::new(Exit::No, sentence));
+                return Err(arrivals.failed(Failure::new(Exit::No, sentence)));
             }
             Arrival::Found { .. } => {
                 if let Some(subscriber) = arrivals.current() {

@@ -51,8 +51,10 @@ waits for it.
 With --line, several publishers of the same values, with the same sequences and the same named
 epoch, are lines of one topic. Each value is shown once, from the line that has it first, and no
 record is lost as long as one line has it. Standard error says when the publisher of a line is
-lost, found, or of another epoch (out of step), and at the end what each line brought. With --json
-the events of a line also have \"line\"; records that no line has are lost for the reason missing.
+lost, found, of another epoch (out of step) or kind (other kind: nothing is received from either),
+or of another type (other type: values of both are received), and at the end what each line
+brought. With --json the events of a line also have \"line\"; records that no line has are lost for
+the reason missing.
 With --until-end the command ends when no line has a publisher any more. A publisher that hangs is
 reported while other lines bring values, too; the exit code is 5 only if all that are attached are
 hung.

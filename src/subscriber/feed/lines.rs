@@ -39,7 +39,8 @@ const PASSES_AWAITED: u32 = 64;
 /// use fabricast::{Epoch, FeedUpdate, Node};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let dir = tempfile::tempdir()?;
-/// let today = Epoch::new(20_261_123).ok_or("zero")?;
+/// // Epochs are shown in hexadecimal: this is the 23rd of November 2026.
+/// let today = Epoch::new(0x2026_1123).ok_or("zero")?;
 /// let a = Node::builder().name("a")?.runtime_dir(dir.path()).open()?;
 /// let b = Node::builder().name("b")?.runtime_dir(dir.path()).open()?;
 /// let mut feed_a = a.feed_publisher::<String, u64, u64>("trades").epoch(today).open()?;

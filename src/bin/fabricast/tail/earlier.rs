@@ -25,7 +25,7 @@ pub(super) fn earlier(
             Arrival::Lost(_, lost) => take(Err(lost))?,
             Arrival::Nothing if arrivals.last() < newest && idle.is_over() => {
                 let sentence = format!("{target} cannot be read: it may be damaged");
-                return Err(Failure::new(Exit::No, sentence));
+                return Err(arrivals.failed(Failure::new(Exit::No, sentence)));
             }
             Arrival::Nothing => continue,
             end => return Ok(Some(end)),

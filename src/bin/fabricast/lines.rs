@@ -369,6 +369,7 @@ fn sentence(line: &LineReport, difference: &str) -> String {
     let outages = match outages {
         0 => String::new(),
         1 => ", lost its publisher once".to_owned(),
+        2 => ", lost its publisher twice".to_owned(),
         outages => format!(", lost its publisher {outages} times"),
     };
     format!("{target}: first with {first} values, {duplicates} duplicates, {lost} lost{outages}{now}")

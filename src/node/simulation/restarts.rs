@@ -598,3 +598,10 @@ fn pull_subscribers_over_a_wire_outlive_their_publishers() {
 fn push_subscribers_over_a_wire_outlive_their_publishers() {
     subscribers_outlive_their_publishers(Reach::Fetched, Delivery::Push);
 }
+
+/// A key that was removed shortly before its publisher died was received again from the next one, which repeated an earlier commit.
+#[test]
+fn worlds_that_failed_before_do_not_fail() {
+    play(4094, Reach::Fetched, Delivery::Pull);
+    play(4462, Reach::Fetched, Delivery::Push);
+}

@@ -6,6 +6,8 @@ mod visit;
 
 use std::collections::{BTreeSet, VecDeque};
 
+use hashbrown::HashMap;
+
 pub(crate) use self::lookup::Looked;
 
 use super::arbiter::TableArbiter;
@@ -69,6 +71,8 @@ pub(crate) struct TableReader {
     has_more: bool,
     /// Keys that were removed or replaced, to be reported.
     removed: VecDeque<RemovedKey>,
+    /// The keys whose removal this pass has found, and the last commit whose value of them is over.
+    gone: HashMap<Box<[u8]>, Sequence>,
     /// The cells with damaged entries.
     suspects: BTreeSet<usize>,
     /// The last one that was found.
@@ -192,6 +196,7 @@ impl TableReader {
             versions: vec![0; PAGE_CELLS.min(capacity)].into(),
             has_more: false,
             removed: VecDeque::new(),
+            gone: HashMap::new(),
             suspects: BTreeSet::new(),
             damaged: 0,
             suspicion: None,
@@ -378,6 +383,7 @@ impl TableReader {
             }
             self.again = if self.again == Again::UnderWay { Again::Not } else { self.again };
             self.finish_recalled(until);
+            self.forget_gone();
         }
         self.begin_taking_again();
     }

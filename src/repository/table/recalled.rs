@@ -11,6 +11,8 @@ pub(super) struct Recalled {
     pub(super) done: Sequence,
     /// An entry up to this commit is of a key that was removed since, unless the key is one of those received.
     pub(super) complete: Sequence,
+    /// The keys whose removal was reported since: an entry of such a key up to this commit was received, or is older.
+    pub(super) gone: HashMap<Box<[u8]>, Sequence>,
     /// When the newest entry read since was published, ns since the Unix epoch.
     pub(super) published_ns: u64,
 }
@@ -29,12 +31,13 @@ pub(super) struct RecalledKey {
 impl Recalled {
     #[inline]
     pub(super) fn is_over(&self) -> bool {
-        self.keys.is_empty() && self.complete == Sequence::NONE
+        self.keys.is_empty() && self.complete == Sequence::NONE && self.gone.is_empty()
     }
 
     /// Forgets the keys that are no longer wanted. Those that were not wanted before were not received.
     pub(super) fn retain(&mut self, interest: &Interest) {
         self.keys.retain(|key, _| interest.includes(key));
+        self.gone.retain(|key, _| interest.includes(key));
         self.complete = Sequence::NONE;
     }
 }

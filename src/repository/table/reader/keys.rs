@@ -26,8 +26,9 @@ impl TableReader {
         self.since = self.granted.max(self.done);
         (self.floor, self.complete, self.passed, self.pass) = Default::default();
         self.scan.reset();
-        let Self { removed, interest, recalled, .. } = self;
+        let Self { removed, interest, recalled, gone, .. } = self;
         recalled.retain(interest);
+        gone.retain(|key, _| interest.includes(key));
         removed.retain(|removed| interest.includes(&removed.key));
     }
 
@@ -80,14 +81,15 @@ impl TableReader {
         let key = self.copy.key(entry);
         let Some(known) = self.cells.get_mut(cell) else { return false };
         let held = std::mem::take(&mut known.has_key);
-        let is_same = held && self.directory.key(cell) == key;
+        let (is_same, mut gone) = (held && self.directory.key(cell) == key, None);
         if held && !is_same {
             if std::mem::take(&mut known.is_reported) && self.wanted.has(cell) {
                 let (sequence, published_ns) = (known.version.sequence().next(), entry.header.published_ns);
                 let meta = Meta { sequence, epoch: self.epoch, published_ns };
-                let key = self.directory.key(cell).into();
-                let (number, added) = (known.number, known.added);
-                self.removed.push_back(RemovedKey { key, number, added, meta });
+                let key: Box<[u8]> = self.directory.key(cell).into();
+                let (number, added, last) = (known.number, known.added, known.version.sequence());
+                self.removed.push_back(RemovedKey { key: key.clone(), number, added, meta });
+                gone = Some((key, last));
             }
             self.directory.remove(cell);
         }
@@ -95,6 +97,10 @@ impl TableReader {
         let before = if is_same { known.added } else { Sequence::NONE };
         (known.number, known.added) = (0, entry.header.added.max(before));
         self.wanted.set(cell, true);
+        if let Some((key, last)) = gone {
+            self.note_gone(key, last);
+        }
+        let key = self.copy.key(entry);
         if let Some(other) = self.directory.find(key).filter(|other| *other != cell) {
             let other_added = self.cells.get(other).map(|known| known.added);
             if other_added > Some(entry.header.added) || !entry.is_present {

@@ -14,7 +14,7 @@ impl TableReader {
             return;
         }
         self.removed.append(&mut before.removed);
-        let Recalled { mut keys, done, complete, .. } = std::mem::take(&mut before.recalled);
+        let Recalled { mut keys, done, complete, mut gone, .. } = std::mem::take(&mut before.recalled);
         for cell in before.directory.iter() {
             let Some(known) = before.cells.get(cell).filter(|known| known.is_reported) else { continue };
             // A damaged value was not received, but one before it was.
@@ -25,12 +25,29 @@ impl TableReader {
                 keys.insert(key.into(), RecalledKey { sequence, number: known.number, added: known.added });
             }
         }
+        gone.extend(std::mem::take(&mut before.gone));
+        gone.retain(|key, _| !keys.contains_key(key));
         let complete = complete.max(before.floor.min(before.keys_done));
         let complete = if before.suspects.is_empty() { complete } else { Sequence::NONE };
         // A pass that was not over may have received later values.
-        let received = keys.values().map(|key| key.sequence).max();
+        let received = keys.values().map(|key| key.sequence);
+        let received = received.chain(gone.values().map(|last| last.next())).max();
         let done = done.max(before.done).max(received.unwrap_or_default());
-        self.recalled = Recalled { keys, done, complete, published_ns: 0 };
+        self.recalled = Recalled { keys, done, complete, gone, published_ns: 0 };
+    }
+
+    /// Records that the removal of a key is reported, whose values up to this commit were received or are older: until the pass is over
+    /// nothing else tells that to the reader of another subscription. A key that finds no place may be received once more there.
+    pub(super) fn note_gone(&mut self, key: Box<[u8]>, last: Sequence) {
+        if self.gone.len() < self.geometry.capacity() || self.gone.contains_key(&key) {
+            self.gone.insert(key, last);
+        }
+    }
+
+    /// Forgets the removed keys that are known by a pass that is over.
+    pub(super) fn forget_gone(&mut self) {
+        let complete = self.floor.min(self.keys_done);
+        self.gone.retain(|_, last| *last > complete);
     }
 
     /// Compares an entry with what was received of its key. Returns whether it was received already.
@@ -39,7 +56,8 @@ impl TableReader {
         let Entry { stamp, header, is_present } = *entry;
         self.recalled.published_ns = self.recalled.published_ns.max(header.published_ns);
         let key = self.copy.key(entry);
-        let complete = self.recalled.complete;
+        let gone = self.recalled.gone.get(key).copied().unwrap_or_default();
+        let complete = self.recalled.complete.max(gone);
         let recalled = match self.recalled.keys.get(key) {
             Some(recalled) => *recalled,
             None if stamp.sequence() <= complete => RecalledKey::removed(complete),
@@ -59,16 +77,19 @@ impl TableReader {
         // The publisher has not caught up, or the value is the one received, or the key is gone.
         known.version = stamp;
         (known.number, known.is_reported) = (header.number, !is_older && is_present);
-        if !is_present {
-            if !is_older {
-                let (key, number) = (key.into(), recalled.number);
-                let (sequence, published_ns) = (stamp.sequence(), header.published_ns);
-                let meta = Meta { sequence, epoch: self.epoch, published_ns };
-                self.removed.push_back(RemovedKey { key, number, added: known.added, meta });
-            }
-            self.directory.remove(cell);
-            self.wanted.set(cell, true);
-            (known.number, known.has_key) = (0, false);
+        if is_present {
+            return true;
+        }
+        let added = known.added;
+        (known.number, known.has_key) = (0, false);
+        self.directory.remove(cell);
+        self.wanted.set(cell, true);
+        if !is_older {
+            let (sequence, published_ns) = (stamp.sequence(), header.published_ns);
+            let meta = Meta { sequence, epoch: self.epoch, published_ns };
+            let key: Box<[u8]> = key.into();
+            self.note_gone(key.clone(), sequence);
+            self.removed.push_back(RemovedKey { key, number: recalled.number, added, meta });
         }
         true
     }

@@ -91,6 +91,10 @@ impl TableReader {
         self.counts.conflated = self.counts.conflated.saturating_add(conflated);
         let key_len = header.key_len as usize;
         let (number, added, capacity) = (header.number, known.added, self.geometry.capacity());
+        if !is_present {
+            let key = self.copy.key(entry).into();
+            self.note_gone(key, stamp.sequence());
+        }
         self.changed = ChangedKey { key_len, number, is_new: before == 0, is_present, added, capacity };
         let meta = Meta { sequence: stamp.sequence(), epoch: self.epoch, published_ns: header.published_ns };
         Some(Taken { meta, conflated, begin: ENTRY_WORD, len: header.entry_len as usize })

@@ -237,9 +237,14 @@ fn market_feed_reports_a_name_in_use_and_wrong_arguments() {
     let _node = Node::builder().name("market-feed").unwrap().runtime_dir(dir.path()).open().unwrap();
     for (arguments, sentence) in [
         (&[][..], "market-feed"),
-        (&["--rate"], "usage: market_feed"),
-        (&["--rate", "0"], "0 messages"),
-        (&["--lines", "3"], "usage: market_feed"),
+        (&["--rate"], "--rate without a value: use a number of messages per second"),
+        (&["--rate", "0"], "--rate 0: use a number of messages per second"),
+        (&["--rate", "abc"], "--rate abc: use a number of messages per second"),
+        (&["--messages", "-5"], "--messages -5: use a number of messages, 0 or more"),
+        (&["--lines", "3"], "--lines 3: use 2"),
+        (&["--lines"], "--lines without a value: use 2"),
+        (&["--fabric", "tcp"], "--fabric tcp: use shm or verbs"),
+        (&["--speed", "3"], "no option --speed: see --help"),
         (&["--log-capacity", "many"], "many"),
         (&["--log-capacity", "1"], "use at least "),
         (&["--messages", "35760"], "the file has 35759"),
@@ -248,6 +253,21 @@ fn market_feed_reports_a_name_in_use_and_wrong_arguments() {
         let output = example("market_feed", &dir).args(arguments).output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(1) && error.contains(sentence), "{arguments:?}: {error}");
+    }
+}
+
+/// As it is by `head -1`.
+#[test]
+fn market_feed_ends_quietly_when_nobody_reads_its_output() {
+    for arguments in [&["--help"][..], &["--messages", "100"], &["--lines", "2", "--messages", "100"]] {
+        let dir = directory();
+        let mut command = example("market_feed", &dir);
+        command.args(arguments).args(["--rate", "1e4"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && error.is_empty(), "{arguments:?}: {output:?}");
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::Outcome;
 use crate::publisher::Replay;
 use crate::subscriber::{Counts, Numbered, Plan, Report, Subscriber};
+use crate::{Outcome, say};
 
 /// The most differences that an error lists.
 const SHOWN: usize = 20;
@@ -14,25 +14,25 @@ pub(crate) fn check(replay: &Replay, subscribers: &[Subscriber]) -> Outcome<()> 
     let books = replay.books();
     let (messages, all) = (replay.messages, replay.published);
     let Counts { events, records, removals } = all;
-    println!("\n{messages} messages: {events} events of {records} records, {removals} removals");
-    println!("subscriber  records  events  values  removals  losses  books compared");
+    say(format_args!("\n{messages} messages: {events} events of {records} records, {removals} removals"))?;
+    say(format_args!("subscriber  records  events  values  removals  losses  books compared"))?;
     let mut differences = Vec::new();
     for subscriber in subscribers {
         let (report, plan) = (subscriber.report()?, subscriber.plan);
         let mut expected = books.clone();
         expected.retain(|symbol, _| plan.wants(symbol));
         let Report { counts: Counts { events, records, removals }, values, losses, .. } = report;
-        println!(
+        say(format_args!(
             "{:<10}  {records:>7}  {events:>6}  {values:>6}  {removals:>8}  {losses:>6}  {:>14}",
             plan.name,
             expected.len()
-        );
+        ))?;
         let found = compare(&expected, &report.books).into_iter();
         let found = found.chain(miscount(plan, &expected, replay, &report));
         differences.extend(found.chain(report.wrong).map(|found| format!("\n{}: {found}", plan.name)));
     }
     if differences.is_empty() {
-        println!("\nevery subscriber ended with the books of the engine");
+        say(format_args!("\nevery subscriber ended with the books of the engine"))?;
         return Ok(());
     }
     let shown: String = differences.iter().take(SHOWN).map(String::as_str).collect();

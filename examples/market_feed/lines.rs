@@ -13,7 +13,7 @@ use crate::book::{Book, MarketRecord};
 use crate::engine::INSTRUMENTS;
 use crate::publisher::Replay;
 use crate::subscriber::{ALL, Plan, Report, Subscriber, TIMEOUT, Update, WAIT, fifty};
-use crate::{Outcome, Settings, check, open};
+use crate::{Outcome, Settings, check, open, say};
 
 /// The epoch of the day: the publishers of all lines name the same one. Epochs are shown in hexadecimal, and given so to
 /// `fabricast pub --epoch 20261123`.
@@ -55,11 +55,14 @@ pub(crate) fn run(settings: &Settings) -> Outcome<()> {
     let day = Replay::of(&settings.messages);
     let total = day.published.records;
     let seconds = settings.messages.len() as f64 / settings.rate;
-    println!("{} messages on two lines, {} per second: about {seconds:.1} s", day.messages, settings.rate);
+    say(format_args!(
+        "{} messages on two lines, {} per second: about {seconds:.1} s",
+        day.messages, settings.rate
+    ))?;
     let mut a = Publisher::start(settings, "a")?;
     let mut b = Publisher::start(settings, "b")?;
     let (targets, is_over) = ([a.target.clone(), b.target.clone()], Arc::new(AtomicBool::new(false)));
-    println!("  fabricast tail {} --line {} --follow", a.target, b.target);
+    say(format_args!("  fabricast tail {} --line {} --follow", a.target, b.target))?;
     let start = |plan: &'static Plan| {
         let progress = Shared::default();
         let (targets, is_over, shared) = (targets.clone(), Arc::clone(&is_over), Arc::clone(&progress));
@@ -76,7 +79,7 @@ pub(crate) fn run(settings: &Settings) -> Outcome<()> {
     b.go(Duration::ZERO)?;
     await_all(all, "did not receive half of the day", |it| it.last >= total / 2)?;
     a.kill()?;
-    println!("line a was killed after {:.1} s", began.elapsed().as_secs_f64());
+    say(format_args!("line a was killed after {:.1} s", began.elapsed().as_secs_f64()))?;
     // It begins with the first message again, and publishes at once what is due.
     let mut a = Publisher::start(settings, "a")?;
     a.go(began.elapsed())?;
@@ -86,7 +89,7 @@ pub(crate) fn run(settings: &Settings) -> Outcome<()> {
     };
     await_all(all, "did not see line a catch up", |it| total == 0 || has_caught_up(it))?;
     b.kill()?;
-    println!("line a is back, and line b was killed after {:.1} s", began.elapsed().as_secs_f64());
+    say(format_args!("line a is back, and line b was killed after {:.1} s", began.elapsed().as_secs_f64()))?;
     // Line a has the rest of the day to publish, however long that takes.
     await_all(all, "did not receive the whole day", |it| it.last >= total)?;
     // Records may come from line a before the loss of line b is noticed, and all outages are to be shown.
@@ -105,7 +108,7 @@ pub(crate) fn publish(settings: &Settings, line: &str) -> Outcome<()> {
     let epoch = Epoch::new(DAY).ok_or("an epoch is not zero")?;
     let feed = node.feed_publisher("market").epoch(epoch).capacity(INSTRUMENTS as usize);
     let mut feed = feed.log_capacity(settings.log_capacity).record_len_max(128).value_len_max(1024).open()?;
-    println!("{at}");
+    say(format_args!("{at}"))?;
     let (mut input, mut go) = (BufReader::new(std::io::stdin()), String::new());
     if input.read_line(&mut go)? == 0 {
         return Ok(());
@@ -195,17 +198,17 @@ fn await_all(
 
 /// Prints what each line brought to each subscriber. An error if records are missing.
 fn show(progress: &[Shared]) -> Outcome<()> {
-    println!("\nsubscriber  line   first  duplicates    lost  outages  missing");
+    say(format_args!("\nsubscriber  line   first  duplicates    lost  outages  missing"))?;
     let mut all_missing = 0;
     for (plan, progress) in PLANS.iter().zip(progress) {
         let Progress { missing, lines, .. } = &*progress.lock().unwrap_or_else(PoisonError::into_inner);
         all_missing += missing;
         for (line, name) in lines.iter().zip(["a", "b"]) {
             let LineReport { first, duplicates, lost, outages, .. } = line;
-            println!(
+            say(format_args!(
                 "{:<10}  {name:<4}  {first:>6}  {duplicates:>10}  {lost:>6}  {outages:>7}  {missing:>7}",
                 plan.name
-            );
+            ))?;
         }
     }
     if all_missing > 0 {

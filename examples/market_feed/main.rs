@@ -20,6 +20,8 @@ mod publisher;
 mod subscriber;
 
 use std::error::Error;
+use std::fmt::{self, Display};
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use fabricast::{Address, ErrorChain, Node};
@@ -31,8 +33,28 @@ use self::subscriber::{PLANS, Subscriber};
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-const USAGE: &str = "usage: market_feed [--rate MESSAGES_PER_SECOND] [--messages NUMBER] [--log-capacity BYTES] \
-                     [--data FILE.csv or FILE.csv.gz] [--fabric shm or verbs] [--lines 2]";
+const HELP: &str = "\
+usage: market_feed [OPTION VALUE]...
+
+A matching engine publishes a feed of trades and books. Five subscribers receive it, and their books are compared with those
+of the engine. It takes about three seconds.
+
+  --lines 2             two processes publish the same feed, as two lines, and each is killed once; three subscribers receive
+                        from both and miss nothing [default: one process, which is not killed]
+  --rate NUMBER         messages per second, from 0.001 to 1e9 [default: 12000; with --lines 2: 5000]
+  --messages NUMBER     publish only the first messages of the file [default: all, 35759 of the file that comes with it]
+  --log-capacity BYTES  the ring of the feed's log: a smaller one loses records, which values then replace [default: 1048576]
+  --data FILE           the order messages, as .csv or .csv.gz [default: the file that comes with it]
+  --fabric shm|verbs    how the feed travels: in shared memory, or over RDMA [default: shm]";
+/// What the options take.
+const OPTIONS: [(&str, &str); 6] = [
+    ("--lines", "2, for two processes that publish the same feed, or omit it for one"),
+    ("--rate", "a number of messages per second, from 0.001 to 1e9"),
+    ("--messages", "a number of messages, 0 or more"),
+    ("--log-capacity", "a number of bytes"),
+    ("--data", "a file of order messages, .csv or .csv.gz"),
+    ("--fabric", "shm or verbs"),
+];
 const NODE: &str = "market-feed";
 /// Default messages per second: the whole file takes three seconds.
 const RATE: f64 = 12_000.0;
@@ -40,6 +62,10 @@ const RATE: f64 = 12_000.0;
 const LINES_RATE: f64 = 5_000.0;
 /// Default bytes of the log: about two seconds of records at the default rate.
 const LOG_CAPACITY: usize = 1 << 20;
+
+/// Nobody reads the output any more.
+#[derive(Debug)]
+struct Unread;
 
 struct Settings {
     rate: f64,
@@ -51,9 +77,21 @@ struct Settings {
     arguments: Vec<String>,
 }
 
+/// The arguments as they are given.
+#[derive(Default)]
+struct Arguments<'a> {
+    rate: Option<f64>,
+    count: Option<usize>,
+    log_capacity: Option<usize>,
+    data: Option<&'a str>,
+    verbs: bool,
+    role: Role,
+}
+
 /// What the process does.
-#[derive(PartialEq, Eq)]
+#[derive(Default, PartialEq, Eq)]
 enum Role {
+    #[default]
     All,
     /// Starts the publishers of two lines, and subscribers of both.
     Lines,
@@ -63,16 +101,24 @@ enum Role {
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
-        println!("{USAGE}");
-        return ExitCode::SUCCESS;
-    }
-    match Settings::read(&arguments).and_then(|settings| run(&settings)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("market_feed: {}", ErrorChain(error.as_ref()));
+    let outcome = match arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
+        true => say(HELP),
+        false => Settings::read(&arguments).and_then(|settings| run(&settings)),
+    };
+    match outcome {
+        Err(error) if !error.is::<Unread>() => {
+            _ = writeln!(io::stderr(), "market_feed: {}", ErrorChain(error.as_ref()));
             ExitCode::FAILURE
         }
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+/// Prints a line. Unlike `println`, it does not panic when the output is closed, as by `head`.
+fn say(line: impl Display) -> Outcome<()> {
+    match writeln!(io::stdout(), "{line}") {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Unread.into()),
+        written => Ok(written?),
     }
 }
 
@@ -102,9 +148,13 @@ fn run_all(settings: &Settings) -> Outcome<()> {
     // A book of 80 levels fits.
     let mut feed = feed.log_capacity(settings.log_capacity).record_len_max(128).value_len_max(1024).open()?;
     let seconds = settings.messages.len() as f64 / settings.rate;
-    println!("{} messages, {} per second: about {seconds:.1} s", settings.messages.len(), settings.rate);
-    println!("see them from another terminal (`--rate 500` gives more time):");
-    println!("  fabricast tail {at}\n  fabricast watch {at}/table --key 'S000*'");
+    say(format_args!(
+        "{} messages, {} per second: about {seconds:.1} s",
+        settings.messages.len(),
+        settings.rate
+    ))?;
+    say(format_args!("see them from another terminal (`--rate 500` gives more time):"))?;
+    say(format_args!("  fabricast tail {at}\n  fabricast watch {at}/table --key 'S000*'"))?;
 
     let (late, early): (Vec<_>, Vec<_>) = PLANS.iter().partition(|plan| plan.is_late);
     let start = |plan| Subscriber::start(plan, &at);
@@ -124,36 +174,57 @@ fn run_all(settings: &Settings) -> Outcome<()> {
     check::check(&replay, &subscribers)
 }
 
-impl Settings {
-    fn read(arguments: &[String]) -> Outcome<Self> {
-        let (mut rate, mut count, mut log_capacity) = (None, None, LOG_CAPACITY);
-        let (mut data, mut verbs, mut role) = (None, false, Role::All);
+impl<'a> Arguments<'a> {
+    /// Reads pairs of an option and its value. An error says what the option takes.
+    fn parse(arguments: &'a [String]) -> Outcome<Self> {
+        let mut parsed = Self::default();
         for pair in arguments.chunks(2) {
             match pair {
-                [name, value] if name == "--rate" => {
-                    rate = Some(value.parse().map_err(|error| format!("{name} {value}: {error}"))?);
-                }
-                [name, value] if name == "--messages" => {
-                    count = Some(value.parse().map_err(|error| format!("{name} {value}: {error}"))?);
-                }
-                [name, value] if name == "--log-capacity" => {
-                    log_capacity = value.parse().map_err(|error| format!("{name} {value}: {error}"))?;
-                }
-                [name, value] if name == "--data" => data = Some(value.as_str()),
-                [name, value] if name == "--fabric" && value == "shm" => verbs = false,
-                [name, value] if name == "--fabric" && value == "verbs" => verbs = true,
-                [name, value] if name == "--lines" && value == "2" => {
-                    role = if role == Role::All { Role::Lines } else { role };
-                }
                 // The program starts itself so.
-                [name, value] if name == "--line" => role = Role::Line(value.clone()),
-                _ => return Err(USAGE.into()),
+                [name, line] if name == "--line" => parsed.role = Role::Line(line.clone()),
+                [name, rest @ ..] => {
+                    let option = OPTIONS.iter().find(|(option, _)| option == name);
+                    let (_, takes) = option.ok_or_else(|| format!("no option {name}: see --help"))?;
+                    let value = rest.first().ok_or_else(|| format!("{name} without a value: use {takes}"))?;
+                    parsed.set(name, value).ok_or_else(|| format!("{name} {value}: use {takes}"))?;
+                }
+                [] => {}
             }
         }
-        let rate = rate.unwrap_or(if role == Role::All { RATE } else { LINES_RATE });
-        if !(0.001..=1e9).contains(&rate) {
-            return Err(format!("{rate} messages per second are not possible: use 0.001 to 1e9").into());
+        Ok(parsed)
+    }
+
+    /// Sets an option; `None` if it does not take this value.
+    fn set(&mut self, name: &str, value: &'a str) -> Option<()> {
+        match (name, value) {
+            ("--rate", _) => {
+                self.rate = Some(value.parse().ok().filter(|rate| (0.001..=1e9).contains(rate))?);
+            }
+            ("--messages", _) => self.count = Some(value.parse().ok()?),
+            ("--log-capacity", _) => self.log_capacity = Some(value.parse().ok()?),
+            ("--data", _) => self.data = Some(value),
+            ("--fabric", "shm") => self.verbs = false,
+            ("--fabric", "verbs") => self.verbs = true,
+            ("--lines", "2") => self.role = Role::Lines,
+            _ => return None,
         }
+        Some(())
+    }
+}
+
+impl Display for Unread {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("nobody reads the output any more")
+    }
+}
+
+impl Error for Unread {}
+
+impl Settings {
+    fn read(arguments: &[String]) -> Outcome<Self> {
+        let Arguments { rate, count, log_capacity, data, verbs, role } = Arguments::parse(arguments)?;
+        let rate = rate.unwrap_or(if role == Role::All { RATE } else { LINES_RATE });
+        let log_capacity = log_capacity.unwrap_or(LOG_CAPACITY);
         let mut messages = orders::read(data)?;
         let (most, count) = (messages.len(), count.unwrap_or(messages.len()));
         if count > most {

@@ -1,6 +1,7 @@
 //! The publisher: what each message changes is one event of the feed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use fabricast::FeedPublisher;
@@ -103,7 +104,11 @@ impl Replay {
             if self.began.elapsed() - shown >= self.progress {
                 shown = self.began.elapsed();
                 let (events, instruments) = (self.published.events, feed.len());
-                eprintln!("{} messages, {events} events, {instruments} instruments", self.messages);
+                _ = writeln!(
+                    std::io::stderr(),
+                    "{} messages, {events} events, {instruments} instruments",
+                    self.messages
+                );
             }
         }
         Ok(())

@@ -194,7 +194,7 @@ impl Follower {
             Err(ReceiveError::Restarted { .. }) => {
                 (self.newest, self.restarts[0]) = (0, self.restarts[0] + 1)
             }
-            Err(error) => note(&error),
+            Err(error) => return note(&error),
         }
         true
     }
@@ -219,7 +219,7 @@ impl Follower {
             Err(ReceiveError::Restarted { .. }) => {
                 (self.last, self.restarts[1]) = (None, self.restarts[1] + 1)
             }
-            Err(error) => note(&error),
+            Err(error) => return note(&error),
         }
         true
     }
@@ -244,7 +244,7 @@ impl Follower {
                 (self.entries, self.seen) = (Table::new(), Table::new());
                 self.restarts[2] += 1;
             }
-            Err(error) => note(&error),
+            Err(error) => return note(&error),
         }
         true
     }
@@ -266,10 +266,7 @@ impl Follower {
                 self.lacks_values = true;
                 return true;
             }
-            Err(error) => {
-                note(&error);
-                return true;
-            }
+            Err(error) => return note(&error),
         };
         match &update {
             FeedUpdate::Record(it) if it.removes_key => _ = self.values.remove(&it.key).expect("a known key"),
@@ -309,8 +306,8 @@ impl Follower {
     }
 }
 
-/// An error that no loss follows from.
-fn note(error: &ReceiveError) {
+/// An error that no loss follows from. Whether the next receive may return something else although the world has not turned.
+fn note(error: &ReceiveError) -> bool {
     let is_known = match error {
         ReceiveError::Contended { .. } | ReceiveError::OutOfStep { .. } => true,
         // The memory of a frozen publisher is not read in time.
@@ -323,6 +320,8 @@ fn note(error: &ReceiveError) {
         _ => false,
     };
     assert!(is_known, "{error}");
+    // A value is half written until then.
+    !matches!(error, ReceiveError::Contended { .. })
 }
 
 /// Both lines, and what dead processes held.

@@ -439,12 +439,15 @@ fn subscribers_survive_the_loss_of_lines(reach: Reach, delivery: Delivery) {
 }
 
 /// A removed key was reported after a later life of the key; two lines reset each other's cuts; a feed read the tables of dead
-/// publishers again and again, which had half of what it needed, and sought no others.
+/// publishers again and again, which had half of what it needed, and sought no others; a key of a damaged entry was taken for a removed
+/// one.
 #[test]
 fn worlds_that_failed_before_do_not_fail() {
     play(114, Reach::Mapped, Delivery::Pull);
     play(19, Reach::Fetched, Delivery::Push);
     play(31, Reach::Fetched, Delivery::Push);
+    play(1384, Reach::Fetched, Delivery::Push);
+    play(2084, Reach::Fetched, Delivery::Push);
 }
 
 /// Each began with its own newest record.

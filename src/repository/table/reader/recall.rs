@@ -94,9 +94,10 @@ impl TableReader {
         true
     }
 
-    /// Reports the keys that are gone, once the table has caught up.
+    /// Reports the keys that are gone, once the table has caught up. A damaged entry may be of any of them, so that none is gone before
+    /// its cell has another one.
     pub(super) fn finish_recalled(&mut self, until: Sequence) {
-        if self.recalled.is_over() || until < self.recalled.done {
+        if self.recalled.is_over() || until < self.recalled.done || !self.suspects.is_empty() {
             return;
         }
         let Recalled { keys, published_ns, .. } = std::mem::take(&mut self.recalled);

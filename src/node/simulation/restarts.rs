@@ -1,8 +1,11 @@
 //! Publishers that are killed, stopped, restarted and frozen, under persistent subscribers that do nothing about it.
 
-use std::any::Any;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+mod told;
 
+use std::any::Any;
+use std::collections::{BTreeMap, HashMap};
+
+use self::told::{Table, Told};
 use super::*;
 use crate::chain::ErrorChain;
 use crate::id::Epoch;
@@ -11,29 +14,11 @@ use crate::subscriber::{LogSubscriber, Persistent, Subscribed, TableSubscriber};
 
 /// The epochs that publishers name. Each of the others is of one publisher.
 const NAMED: [u64; 2] = [7, 8];
-const KEYS: u64 = 12;
 /// How often something happens to the publisher.
 const FATES: u64 = 12;
 /// How soon after the last restart every subscriber has all, ns.
 const BACK_WITHIN_NS: u64 = 2_000_000_000;
 const NODE: &str = "publishing";
-
-/// What a commit of a table does to keys: puts or removes them.
-type Changes = BTreeMap<u64, bool>;
-/// For each key the commit that put it.
-type Table = BTreeMap<u64, u64>;
-
-/// What was published in one epoch of a topic.
-#[derive(Clone, Debug, Default)]
-struct Told {
-    /// The last records before those of each publisher.
-    afters: BTreeSet<u64>,
-    newest: u64,
-    /// The commits of the table that a publisher has to repeat, and what they lead to.
-    after: u64,
-    commits: BTreeMap<u64, Changes>,
-    table: Table,
-}
 
 /// What was published, by topic and epoch.
 type Story = Arc<Mutex<HashMap<(&'static str, Epoch), Told>>>;
@@ -122,37 +107,6 @@ impl Source {
         };
         assert_eq!(published.get(), next);
         told.newest = told.newest.max(next);
-    }
-}
-
-impl Told {
-    /// A new commit. The first one of a publisher that did not repeat the earlier ones puts all of their keys again.
-    fn commit(&mut self, next: u64, random: &mut Random) -> Changes {
-        let is_first = self.commits.is_empty();
-        let mut changes: Changes = self.table.keys().filter(|_| is_first).map(|key| (*key, true)).collect();
-        for _ in 0..random.below(5) {
-            let key = random.below(KEYS);
-            if random.once_in(2) {
-                changes.insert(key, true);
-            } else if is_first {
-                changes.remove(&key);
-            } else if self.table.contains_key(&key) {
-                changes.insert(key, false);
-            }
-        }
-        changes.insert(random.below(KEYS), true);
-        if is_first {
-            self.table.clear();
-        }
-        for (key, is_put) in &changes {
-            if *is_put {
-                self.table.insert(*key, next)
-            } else {
-                self.table.remove(key)
-            };
-        }
-        self.commits.insert(next, changes.clone());
-        changes
     }
 }
 

@@ -282,3 +282,49 @@ fn snapshot_holds_no_more_than_the_table() {
     }
     assert!(scan.held_len() < 1000, "{} bytes", scan.held_len());
 }
+
+/// A damaged entry may be of a key that was received before: the next publisher died while it wrote it.
+#[test]
+fn no_key_is_gone_while_a_damaged_entry_may_be_its_own() {
+    let mut world = World::new(8, 4, 1);
+    (0..40).for_each(|_| world.publish());
+    let mut before = world.reader();
+    while before.poll(&world.region).unwrap().is_some() {}
+    let mut keys = world.model.keys().cloned();
+    let [key, removed] = [keys.next().unwrap(), keys.next().unwrap()];
+    let put = |world: &mut World| {
+        world.writer.room()[..key.len()].copy_from_slice(&key);
+        world.writer.stage_filled((key.len(), key.len() + 9), None, 1).unwrap();
+        world.writer.commit(1);
+    };
+    // While no publisher is attached.
+    world.writer.room()[..removed.len()].copy_from_slice(&removed);
+    assert!(world.writer.stage_removal(removed.len(), 1));
+    put(&mut world);
+    let (geometry, cell) = (world.writer.geometry(), before.cell_of(&key).unwrap());
+    let stamp = Stamp::new(world.region.load(geometry.version_offset(cell)));
+    let copy = copy_of(&world);
+    let damaged = geometry.slot_offset(cell, stamp) + 48;
+    copy.store(damaged, !copy.load(damaged));
+    let mut reader = world.reader();
+    reader.resume(&mut before, true);
+    let mut failures = 0;
+    let mut receive = |memory: &Region| {
+        let mut received = Vec::new();
+        loop {
+            match reader.poll(memory) {
+                Ok(Some(taken)) => {
+                    let ChangedKey { key_len, is_present, .. } = reader.changed();
+                    received.push((reader.verified(taken).payload[..key_len].to_vec(), is_present));
+                }
+                Ok(None) if !reader.has_more() => return received,
+                Ok(None) => {}
+                Err(_) => failures += 1,
+            }
+        }
+    };
+    assert_eq!(receive(&copy), [(removed, false)]);
+    put(&mut world);
+    assert_eq!(receive(&world.region), [(key, true)]);
+    assert_eq!(failures, 1);
+}

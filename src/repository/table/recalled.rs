@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use hashbrown::HashMap;
 
 use super::interest::Interest;
@@ -13,6 +15,10 @@ pub(super) struct Recalled {
     pub(super) complete: Sequence,
     /// The keys whose removal was reported since: an entry of such a key up to this commit was received, or is older.
     pub(super) gone: HashMap<Box<[u8]>, Sequence>,
+    /// The table has caught up: only the cells of [`Self::damaged`] are left to be compared.
+    pub(super) has_caught_up: bool,
+    /// The cells whose last entries were rejected since.
+    pub(super) damaged: BTreeSet<usize>,
     /// When the newest entry read since was published, ns since the Unix epoch.
     pub(super) published_ns: u64,
 }
@@ -32,6 +38,11 @@ impl Recalled {
     #[inline]
     pub(super) fn is_over(&self) -> bool {
         self.keys.is_empty() && self.complete == Sequence::NONE && self.gone.is_empty()
+    }
+
+    /// Whether all entries that can be read were compared.
+    pub(super) fn is_compared(&self) -> bool {
+        self.is_over() || self.has_caught_up
     }
 
     /// Forgets the keys that are no longer wanted. Those that were not wanted before were not received.

@@ -7,6 +7,7 @@ mod damage;
 mod fetched;
 mod forged;
 mod misread;
+mod recalled;
 mod threads;
 
 use super::*;

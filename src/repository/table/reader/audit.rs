@@ -68,7 +68,7 @@ impl TableReader {
     /// Begins with that, if nothing else is to be done before.
     pub(super) fn begin_taking_again(&mut self) {
         // What an earlier subscription received is compared first, because each entry is compared once.
-        let is_busy = self.pass.is_some() || self.scan.is_under_way() || !self.recalled.is_over();
+        let is_busy = self.pass.is_some() || self.scan.is_under_way() || !self.recalled.is_compared();
         if self.again != Again::Due || is_busy {
             return;
         }

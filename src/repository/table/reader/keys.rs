@@ -15,13 +15,18 @@ impl TableReader {
         let cells: Vec<usize> = self.directory.iter().collect();
         for cell in cells {
             let is_wanted = self.interest.includes(self.directory.key(cell));
-            if is_wanted != self.wanted.has(cell)
-                && let Some(known) = self.cells.get_mut(cell)
-            {
+            let is_suspect = self.suspects.contains(&cell);
+            let Some(known) = self.cells.get_mut(cell) else { continue };
+            if is_suspect && !known.has_key {
+                continue;
+            }
+            if is_wanted != self.wanted.has(cell) {
                 let KnownCell { added, has_key, .. } = *known;
                 *known = KnownCell { added, has_key, ..KnownCell::default() };
             }
-            self.wanted.set(cell, is_wanted);
+            // The next entry of a damaged cell may be of another key.
+            known.has_key &= is_wanted || !is_suspect;
+            self.wanted.set(cell, is_wanted || is_suspect);
         }
         self.since = self.granted.max(self.done);
         (self.floor, self.complete, self.passed, self.pass) = Default::default();

@@ -14,7 +14,8 @@ impl TableReader {
             return;
         }
         self.removed.append(&mut before.removed);
-        let Recalled { mut keys, done, complete, mut gone, .. } = std::mem::take(&mut before.recalled);
+        let Recalled { mut keys, done, complete, mut gone, damaged, .. } =
+            std::mem::take(&mut before.recalled);
         for cell in before.directory.iter() {
             let Some(known) = before.cells.get(cell).filter(|known| known.is_reported) else { continue };
             // A damaged value was not received, but one before it was.
@@ -28,12 +29,13 @@ impl TableReader {
         gone.extend(std::mem::take(&mut before.gone));
         gone.retain(|key, _| !keys.contains_key(key));
         let complete = complete.max(before.floor.min(before.keys_done));
-        let complete = if before.suspects.is_empty() { complete } else { Sequence::NONE };
+        let has_damage = !before.suspects.is_empty() || !damaged.is_empty();
+        let complete = if !has_damage { complete } else { Sequence::NONE };
         // A pass that was not over may have received later values.
         let received = keys.values().map(|key| key.sequence);
         let received = received.chain(gone.values().map(|last| last.next())).max();
         let done = done.max(before.done).max(received.unwrap_or_default());
-        self.recalled = Recalled { keys, done, complete, gone, published_ns: 0 };
+        self.recalled = Recalled { keys, done, complete, gone, ..Recalled::default() };
     }
 
     /// Records that the removal of a key is reported, whose values up to this commit were received or are older: until the pass is over
@@ -54,6 +56,7 @@ impl TableReader {
     #[cold]
     pub(super) fn compare_recalled(&mut self, cell: usize, entry: &Entry) -> bool {
         let Entry { stamp, header, is_present } = *entry;
+        self.recalled.damaged.remove(&cell);
         self.recalled.published_ns = self.recalled.published_ns.max(header.published_ns);
         let key = self.copy.key(entry);
         let gone = self.recalled.gone.get(key).copied().unwrap_or_default();
@@ -97,7 +100,13 @@ impl TableReader {
     /// Reports the keys that are gone, once the table has caught up. A damaged entry may be of any of them, so that none is gone before
     /// its cell has another one.
     pub(super) fn finish_recalled(&mut self, until: Sequence) {
-        if self.recalled.is_over() || until < self.recalled.done || !self.suspects.is_empty() {
+        if self.recalled.is_over() || until < self.recalled.done {
+            return;
+        }
+        if !self.recalled.damaged.is_empty() {
+            // What comes now is newer than what these describe.
+            (self.recalled.complete, self.recalled.has_caught_up) = (Sequence::NONE, true);
+            self.recalled.gone.clear();
             return;
         }
         let Recalled { keys, published_ns, .. } = std::mem::take(&mut self.recalled);

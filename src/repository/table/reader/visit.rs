@@ -59,14 +59,14 @@ impl TableReader {
         let is_wanted = is_own && self.wanted.has(cell);
         let Entry { stamp, header, is_present } = *entry;
         self.newest_read = self.newest_read.max((stamp.sequence(), header.published_ns));
+        if !self.suspects.is_empty() {
+            self.suspects.remove(&cell);
+        }
         if !self.recalled.is_over() && self.compare_recalled(cell, entry) {
             return None;
         }
         let known = self.cells.get_mut(cell)?;
         known.version = stamp;
-        if !self.suspects.is_empty() {
-            self.suspects.remove(&cell);
-        }
         let before = std::mem::replace(&mut known.number, if is_wanted { header.number } else { 0 });
         let was_reported = std::mem::replace(&mut known.is_reported, is_wanted && is_present);
         if is_own && !is_present {
@@ -134,6 +134,9 @@ impl TableReader {
         self.wanted.set(cell, true);
         self.suspicion = None;
         self.suspects.insert(cell);
+        if !self.recalled.is_over() {
+            self.recalled.damaged.insert(cell);
+        }
         self.damaged = cell;
         self.counts.rejected += 1;
         rejection.failure(version)

@@ -1,0 +1,159 @@
+//! A subscription that is found again, at a publisher whose table has a damaged entry.
+
+use super::*;
+
+const KEY: &[u8] = b"k";
+const OTHER: &[u8] = b"other";
+const GONE: &[u8] = b"gone";
+
+/// What was received: a key, and whether it has a value; an empty one is an error.
+type Received<'a> = (&'a [u8], bool);
+
+const DAMAGED: Received<'static> = (b"", false);
+
+fn name(world: &mut World, key: &[u8], at: u64) {
+    world.writer.set_next(Sequence::new(at));
+    world.writer.room()[..key.len()].copy_from_slice(key);
+}
+
+fn put(world: &mut World, key: &[u8], at: u64) {
+    name(world, key, at);
+    world.writer.stage_filled((key.len(), key.len() + 9), None, 1).unwrap();
+    world.writer.commit(1);
+}
+
+fn remove(world: &mut World, key: &[u8], at: u64) {
+    name(world, key, at);
+    assert!(world.writer.stage_removal(key.len(), 1));
+    world.writer.commit(1);
+}
+
+/// Receives until there is nothing more.
+fn receive(reader: &mut TableReader, memory: &Region) -> Vec<(Vec<u8>, bool)> {
+    let mut received = Vec::new();
+    loop {
+        match reader.poll(memory) {
+            Ok(Some(taken)) => {
+                let ChangedKey { key_len, is_present, .. } = reader.changed();
+                received.push((reader.verified(taken).payload[..key_len].to_vec(), is_present));
+            }
+            Ok(None) if !reader.has_more() => return received,
+            Ok(None) => {}
+            Err(_) => received.push((Vec::new(), false)),
+        }
+    }
+}
+
+fn assert_received(reader: &mut TableReader, memory: &Region, expected: &[Received<'_>]) {
+    let received = receive(reader, memory);
+    let received: Vec<_> = received.iter().map(|(key, is_present)| (&key[..], *is_present)).collect();
+    assert_eq!(received, expected);
+}
+
+/// A copy of the table in which the newest entry of [`KEY`] is damaged.
+fn damaged(world: &World) -> Region {
+    let mut reader = world.reader();
+    receive(&mut reader, &world.region);
+    let (geometry, cell) = (world.writer.geometry(), reader.cell_of(KEY).unwrap());
+    let copy = Region::allocate(world.region.len(), Protection::PeersWrite).unwrap();
+    world.region.write_across(0, &copy, 0, world.region.len());
+    let word = geometry.slot_offset(cell, Stamp::new(copy.load(geometry.version_offset(cell)))) + 48;
+    copy.store(word, !copy.load(word));
+    copy
+}
+
+/// A reader that goes on after these keys were received, the last one at the last commit.
+fn resumed(world: &World, keys: &[(&[u8], u64)]) -> TableReader {
+    let mut first = World::new(8, 4, 1);
+    keys.iter().for_each(|(key, at)| put(&mut first, key, *at));
+    let mut before = first.reader();
+    receive(&mut before, &first.region);
+    let mut reader = world.reader();
+    reader.resume(&mut before, true);
+    reader
+}
+
+/// All three keys were received. The next publisher has the first one, damaged, and the other one. The reader has read that.
+fn begin() -> (World, TableReader, Region) {
+    let mut world = World::new(8, 4, 1);
+    put(&mut world, KEY, 10);
+    put(&mut world, OTHER, 11);
+    let (mut reader, copy) = (resumed(&world, &[(KEY, 1), (OTHER, 2), (GONE, 3)]), damaged(&world));
+    assert_received(&mut reader, &copy, &[DAMAGED, (OTHER, true)]);
+    (world, reader, copy)
+}
+
+/// The next publisher died while it wrote the entry.
+#[test]
+fn no_key_is_gone_while_a_damaged_entry_may_be_its_own() {
+    let (mut world, mut reader, _) = begin();
+    put(&mut world, OTHER, 12);
+    let copy = damaged(&world);
+    assert_received(&mut reader, &copy, &[(OTHER, true)]);
+    put(&mut world, KEY, 13);
+    assert_received(&mut reader, &world.region, &[(KEY, true), (GONE, false)]);
+    put(&mut world, OTHER, 14);
+    assert_received(&mut reader, &world.region, &[(OTHER, true)]);
+    assert_eq!((reader.suspect_count(), reader.complete().get()), (0, 14));
+}
+
+#[test]
+fn removal_of_the_damaged_key_shows_which_others_are_gone() {
+    let (mut world, mut reader, _) = begin();
+    remove(&mut world, KEY, 12);
+    assert_received(&mut reader, &world.region, &[(KEY, false), (GONE, false)]);
+    assert_eq!((reader.suspect_count(), reader.complete().get()), (0, 12));
+}
+
+/// The publisher repeats commits, and the last value of the key was received before.
+#[test]
+fn known_value_of_the_damaged_key_shows_which_others_are_gone() {
+    let mut world = World::new(8, 4, 1);
+    put(&mut world, KEY, 1);
+    let mut reader = resumed(&world, &[(KEY, 1), (GONE, 2), (OTHER, 3), (KEY, 5)]);
+    let copy = damaged(&world);
+    assert_received(&mut reader, &copy, &[DAMAGED]);
+    put(&mut world, OTHER, 3);
+    put(&mut world, KEY, 5);
+    assert_received(&mut reader, &world.region, &[(GONE, false)]);
+    assert_eq!((reader.suspect_count(), reader.complete().get()), (0, 5));
+}
+
+/// The entry was not damaged for ever: a snapshot has read it, and no pass does before it changes.
+#[test]
+fn key_that_a_snapshot_has_read_meanwhile_is_not_gone() {
+    let (mut world, mut reader, _) = begin();
+    let (_, table) = snapshot(&mut reader, &world.region);
+    assert!(table.contains_key(KEY) && reader.suspect_count() == 0);
+    put(&mut world, OTHER, 12);
+    assert_received(&mut reader, &world.region, &[(OTHER, true)]);
+    put(&mut world, KEY, 13);
+    assert_received(&mut reader, &world.region, &[(KEY, true), (GONE, false)]);
+}
+
+#[test]
+fn values_are_offered_again_while_an_entry_is_damaged() {
+    let (_, mut reader, copy) = begin();
+    reader.offer_again();
+    assert_received(&mut reader, &copy, &[(OTHER, true)]);
+}
+
+/// Nothing visited its cell any more.
+#[test]
+fn damaged_key_that_is_no_longer_wanted_is_suspect_until_it_changes() {
+    let mut world = World::new(8, 4, 1);
+    put(&mut world, KEY, 1);
+    let mut reader = world.reader();
+    assert_received(&mut reader, &world.region, &[(KEY, true)]);
+    put(&mut world, KEY, 2);
+    let copy = damaged(&world);
+    assert_received(&mut reader, &copy, &[DAMAGED]);
+    for _ in 0..2 {
+        reader.set_interest(Interest::Those(Box::new(|key: &[u8]| key != KEY)));
+        receive(&mut reader, &copy);
+        assert_eq!(reader.suspect_count(), 1);
+    }
+    put(&mut world, KEY, 3);
+    assert_received(&mut reader, &world.region, &[]);
+    assert_eq!(reader.suspect_count(), 0);
+}

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use fabricast::{ErrorChain, Node, Raw};
+use fabricast::{ErrorChain, Node, Raw, ReceiveError};
 use tempfile::TempDir;
 
 /// How long anything may take that comes to its end by itself.
@@ -268,6 +268,29 @@ fn market_feed_ends_quietly_when_nobody_reads_its_output() {
         let output = child.wait_with_output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && error.is_empty(), "{arguments:?}: {output:?}");
+    }
+}
+
+#[test]
+fn market_feed_that_is_killed_leaves_no_publisher() {
+    let dir = directory();
+    let mut command = example("market_feed", &dir);
+    // The publishers would go on for an hour.
+    command.args(["--lines", "2", "--rate", "10"]).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().take(2).map(Result::unwrap);
+    assert_eq!(lines.count(), 2, "both publishers exist");
+    let node = Node::builder().runtime_dir(dir.path()).open().unwrap();
+    let mut feeds = ["a", "b"].map(|line| {
+        let mut feed = node.log_subscriber::<Raw>(format!("shm:market-feed-{line}/market")).open().unwrap();
+        assert!(feed.receive_timeout(Duration::from_secs(60)).unwrap().is_some(), "it publishes");
+        feed
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    for feed in &mut feeds {
+        let end = feed.samples().find_map(Result::err).unwrap();
+        assert!(matches!(end, ReceiveError::Gone { .. }), "{end}");
     }
 }
 

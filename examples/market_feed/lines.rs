@@ -1,6 +1,6 @@
 //! Two lines: two processes publish the same day, and are killed in turn. Three subscribers receive from both, and miss nothing.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
@@ -114,8 +114,19 @@ pub(crate) fn publish(settings: &Settings, line: &str) -> Outcome<()> {
         return Ok(());
     }
     let ago = Duration::try_from_secs_f64(go.trim_end().parse()?)?;
+    let has_published = Arc::new(AtomicBool::new(false));
+    let ends = Arc::clone(&has_published);
+    // The first process may end at any time, also by a signal.
+    let waiting = std::thread::spawn(move || {
+        let ended = std::io::copy(&mut input, &mut std::io::sink());
+        if !ends.load(Ordering::Relaxed) {
+            std::process::exit(0);
+        }
+        ended
+    });
     Replay::begun(settings.rate, ago).publish(&settings.messages, &mut feed)?;
-    _ = input.read_to_string(&mut go)?;
+    has_published.store(true, Ordering::Relaxed);
+    waiting.join().map_err(|_| "the thread that awaits the end panicked")??;
     Ok(())
 }
 

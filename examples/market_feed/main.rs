@@ -37,7 +37,7 @@ const HELP: &str = "\
 usage: market_feed [OPTION VALUE]...
 
 A matching engine publishes a feed of trades and books. Five subscribers receive it, and their books are compared with those
-of the engine. It takes about three seconds.
+of the engine. It takes about three seconds, or seven with --lines 2.
 
   --lines 2             two processes publish the same feed, as two lines, and each is killed once; three subscribers receive
                         from both and miss nothing [default: one process, which is not killed]
@@ -46,6 +46,7 @@ of the engine. It takes about three seconds.
   --log-capacity BYTES  the ring of the feed's log: a smaller one loses records, which values then replace [default: 1048576]
   --data FILE           the order messages, as .csv or .csv.gz [default: the file that comes with it]
   --fabric shm|verbs    how the feed travels: in shared memory, or over RDMA [default: shm]";
+
 /// What the options take.
 const OPTIONS: [(&str, &str); 6] = [
     ("--lines", "2, for two processes that publish the same feed, or omit it for one"),

@@ -138,7 +138,7 @@ pub use subscriber::{
     AnySubscriber, Arbitrated, AttachError, Change, Changes, FeedEvent, FeedLines, FeedSubscriber,
     FeedUpdate, GrantError, LineReport, Lines, LogSubscriber, NoticePath, Persistent, ReceiveError,
     RecordUpdate, Renewable, Sample, SampleRef, Samples, Snapshot, SnapshotEntry, StateSubscriber,
-    Subscribed, Subscriber, SubscriberError, TableSubscriber, TopicKind, ValueUpdate,
+    Subscribed, Subscriber, SubscriberError, TableSubscriber, TopicKind, ValueUpdate, WaitSet, Waitable,
 };
 
 /// Compiles the examples of README.md.

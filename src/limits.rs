@@ -147,6 +147,12 @@ pub(crate) const NOTICE_TIMER_NS: u64 = 1_000_000;
 pub(crate) const NOTICE_DOUBT_NS: u64 = 250_000_000;
 /// The longest sleep of a subscriber on its wake word before it checks for the end of the topic, nanoseconds.
 pub(crate) const WAKE_WORD_SLEEP_NS: u64 = 50_000_000;
+/// How often what waits for many subscriptions looks at all of them, nanoseconds: a wake-up may have been lost.
+pub(crate) const WAITER_LOOK_NS: u64 = 1_000_000_000;
+/// How often it looks at one that nothing wakes, nanoseconds.
+pub(crate) const WAITER_POLL_NS: u64 = 1_000_000;
+/// How long a subscription waits for the answer to its request for notices before it polls, nanoseconds.
+pub(crate) const NOTICES_AWAITED_NS: u64 = 10_000_000;
 /// How often a subscriber reports on its session that notices arrive, nanoseconds.
 pub(crate) const NOTICE_HEARD_INTERVAL_NS: u64 = 500_000_000;
 /// How long a publisher's node waits for that report before it sends to a subscriber by unicast, nanoseconds.

@@ -16,13 +16,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU64;
 
 use self::attachment::{AttachStep, ClientAttachment, NoticesRequest};
-use super::codec::{self, Outgoing};
+use super::codec::{self, Enclosed, Outgoing};
 use super::error::{ControlError, RefuseReason};
 use super::message::{
     Attach, AttachmentId, Detach, Detached, EndReason, EndSummary, Grant, Hello, Identity, ListTopics,
     Message, Refuse, Refused, SubscriberCounts, TopicEnded, TopicEntry, Topics,
 };
-use super::notices::{Heard, Notices, NoticesBy};
+use super::notices::{Heard, Notices, NoticesBy, WakeBy, WakeSlot};
 use crate::id::{Delivery, KindOptions, TopicId, TopicName};
 use crate::limits;
 
@@ -77,6 +77,8 @@ pub(crate) enum ClientEvent {
     },
     /// How the publisher gives notice of what the topic publishes. With a wake word, its memory came with this message.
     Notices(Notices),
+    /// How the publisher wakes the attachment through its socket.
+    WakeSlot(WakeSlot),
     /// The attachment is no more. A write to its landing region that had begun may still end.
     Detached(Detached),
     /// The topic's publisher was dropped. The attachment has to be detached in due course.
@@ -222,9 +224,15 @@ impl ClientSession {
         self.attachment_next = attachment.next();
         let step = AttachStep::Attaching;
         let topic_id = TopicId::of(&topic);
-        let (topic_ended, listening) = (false, NoticesRequest::No);
-        self.attachments
-            .insert(attachment, ClientAttachment { topic_id, delivery, step, topic_ended, listening });
+        let known = ClientAttachment {
+            topic_id,
+            delivery,
+            step,
+            topic_ended: false,
+            listening: NoticesRequest::No,
+            awaits_slot: false,
+        };
+        self.attachments.insert(attachment, known);
         self.send(&Message::Attach(Attach { attachment, topic, delivery, schema_hash, options }));
         Ok(attachment)
     }
@@ -263,6 +271,27 @@ impl ClientSession {
         }
         known.listening = NoticesRequest::Asked;
         self.send(&Message::Listen(attachment));
+        Ok(())
+    }
+
+    /// Asks that the publisher also wakes this side through a socket: the owner sends it with the message.
+    ///
+    /// # Errors
+    ///
+    /// `Closed` if the session is not ready; `NotPossible` unless the attachment has the answer to its request for notices, and no
+    /// earlier request of this kind is unanswered.
+    pub(crate) fn wake_by(&mut self, wake_by: WakeBy) -> Result<(), ControlError> {
+        self.ready()?;
+        let attachment = wake_by.attachment;
+        let known = self.attachment_mut(attachment)?;
+        let listens = known.listening == NoticesRequest::Answered && !known.awaits_slot;
+        if !listens || !matches!(known.step, AttachStep::Granted | AttachStep::Exposed) || known.topic_ended {
+            return Err(known.not_possible(attachment));
+        }
+        known.awaits_slot = true;
+        let outgoing = Outgoing::of(&Message::WakeBy(wake_by));
+        let (region_of, enclosed) = (Some(attachment), Enclosed::Socket);
+        self.outbox.push_back(Outgoing { region_of, enclosed, ..outgoing });
         Ok(())
     }
 
@@ -340,6 +369,7 @@ impl ClientSession {
             (ClientState::Ready, Message::Refused(refused)) => self.take_refused(refused).map(Some),
             (ClientState::Ready, Message::Exposed(exposed)) => self.take_exposed(exposed).map(Some),
             (ClientState::Ready, Message::Notices(notices)) => self.take_notices(notices),
+            (ClientState::Ready, Message::WakeSlot(slot)) => self.take_wake_slot(slot),
             (ClientState::Ready, Message::Detached(detached)) => self.take_detached(detached).map(Some),
             (ClientState::Ready, Message::TopicEnded(ended)) => self.take_topic_ended(ended),
             (ClientState::Ready, Message::End(summary)) => {
@@ -358,6 +388,7 @@ impl ClientSession {
                 | Message::Refused(_)
                 | Message::Exposed(_)
                 | Message::Notices(_)
+                | Message::WakeSlot(_)
                 | Message::Detached(_)
                 | Message::TopicEnded(_),
             ) => Ok(None),
@@ -442,6 +473,17 @@ impl ClientSession {
         // It crossed the message that detaches.
         let leaving = matches!(known.step, AttachStep::Detaching);
         Ok((!leaving).then_some(ClientEvent::Notices(notices)))
+    }
+
+    fn take_wake_slot(&mut self, slot: WakeSlot) -> Result<Option<ClientEvent>, ControlError> {
+        let attachment = slot.attachment;
+        let known = self.asked("WakeSlot", attachment)?;
+        if !std::mem::take(&mut known.awaits_slot) {
+            return Err(known.wrong("WakeSlot", attachment));
+        }
+        // It crossed the message that detaches.
+        let leaving = matches!(known.step, AttachStep::Detaching);
+        Ok((!leaving).then_some(ClientEvent::WakeSlot(slot)))
     }
 
     fn take_detached(&mut self, detached: Detached) -> Result<ClientEvent, ControlError> {

@@ -23,14 +23,26 @@ pub(crate) struct Outgoing {
     pub(crate) bytes: Vec<u8>,
     /// The attachment whose region it carries, if any.
     pub(crate) region_of: Option<AttachmentId>,
-    /// Whether that is the memory of its wake word.
-    pub(crate) is_wake_word: bool,
+    /// What it carries of it.
+    pub(crate) enclosed: Enclosed,
+}
+
+/// What a message carries besides its bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Enclosed {
+    /// A repository or a landing region.
+    #[default]
+    Region,
+    /// The memory of a wake word.
+    WakeWord,
+    /// The sending end of a wake socket.
+    Socket,
 }
 
 impl Outgoing {
     /// Creates a message without a region.
     pub(crate) fn of(message: &Message) -> Self {
-        Self { bytes: encode(message), region_of: None, is_wake_word: false }
+        Self { bytes: encode(message), region_of: None, enclosed: Enclosed::Region }
     }
 }
 
@@ -188,6 +200,8 @@ mod tests {
             "00000009 00000002 00000000000000c4 0102030405060708090a0b0c0d0e0f10 0000000000000003 aabbcc",
         ),
         ("Heard", "0000000000000003 aabbcc 01"),
+        ("WakeBy", "00000009 00000002 00000007"),
+        ("WakeSlot", "00000009 01 00000005"),
     ];
 
     fn body(hex: &str) -> Vec<u8> {
@@ -260,7 +274,7 @@ mod tests {
 
     #[test]
     fn unknown_kinds_are_named() {
-        for kind in [0, 18, u16::MAX] {
+        for kind in [0, 22, u16::MAX] {
             let bytes = Frame { version: VERSION, kind, body: &[] }.emit();
             assert_eq!(decode(&bytes), Err(ControlError::UnknownKind { kind }));
         }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 pub(crate) use super::attachment::AttachmentId;
 use super::bytes::Bytes;
 use super::error::{ControlError, RefuseReason};
-use super::notices::{Heard, Notices};
+use super::notices::{Heard, Notices, WakeBy, WakeSlot};
 use super::text::Text;
 use crate::id::{Delivery, Epoch, Incarnation, Kind, KindOptions, NodeName, Sequence, TopicId, TopicName};
 use crate::layout::GeometryNumbers;
@@ -18,7 +18,7 @@ use crate::limits;
 
 /// The protocol version of this program. It changes with any message, the frame, the codec, the kinds
 /// of topic and the ways of delivery.
-pub(crate) const VERSION: u16 = 3;
+pub(crate) const VERSION: u16 = 4;
 
 /// Hands all messages to a macro: the kind of each, its body, and its number, which is that of `Refuse` in every version.
 ///
@@ -44,6 +44,8 @@ macro_rules! each_message {
             Listen(AttachmentId) = 15,
             Notices(Notices) = 16,
             Heard(Heard) = 17,
+            WakeBy(WakeBy) = 20,
+            WakeSlot(WakeSlot) = 21,
         }
     };
 }
@@ -420,7 +422,7 @@ mod tests {
     #[test]
     fn kinds_and_numbers_correspond() {
         let named = (0..=u16::MAX).filter_map(MessageKind::from_number).collect::<Vec<_>>();
-        assert_eq!(named.len(), 17);
+        assert_eq!(named.len(), 19);
         for kind in named {
             assert_eq!(MessageKind::from_number(kind.number()), Some(kind));
         }

@@ -18,6 +18,8 @@
 //!         <------------------------------- Exposed                  or Refused; may expose another region
 //!   Listen ------------------------------>                          to receive notices
 //!         <------------------------------- Notices                  + 1 region for a wake word
+//!   WakeBy + 1 socket ------------------->                          to wait for many topics at once
+//!         <------------------------------- WakeSlot
 //!   Heard ------------------------------->                          with a channel: periodically
 //!         <------------------------------- TopicEnded               the publisher of the topic was dropped
 //!   Detach ------------------------------>                          with final counts; also after TopicEnded
@@ -56,11 +58,12 @@ mod text;
 pub use error::{ControlError, RefuseReason};
 
 pub(crate) use client::{ClientEvent, ClientSession};
+pub(crate) use codec::Enclosed;
 pub(crate) use message::{
     Attach, AttachmentId, Detach, Detached, EndReason, EndSummary, Grant, Identity, Invite, SchemaJson,
     SubscriberCounts, TopicEnded, TopicEntry,
 };
-pub(crate) use notices::{Heard, NoticeChannel, Notices, NoticesBy, TicketBytes};
+pub(crate) use notices::{Heard, NoticeChannel, Notices, NoticesBy, TicketBytes, WakeBy, WakeSlot};
 pub(crate) use server::{ServerAction, ServerSession};
 pub(crate) use text::Text;
 

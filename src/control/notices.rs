@@ -47,5 +47,26 @@ pub(crate) struct Heard {
     pub(crate) is_multicast_received: bool,
 }
 
+/// Asks to be woken through a wake socket as well: its sending end comes with the message. Only for an attachment with a wake word, and a
+/// later request replaces an earlier one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WakeBy {
+    /// The attachment.
+    pub(crate) attachment: AttachmentId,
+    /// The number of the socket in the session: the same number is the same socket.
+    pub(crate) socket: u32,
+    /// What to send through it.
+    pub(crate) token: u32,
+}
+
+/// Answers `WakeBy`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WakeSlot {
+    /// The attachment.
+    pub(crate) attachment: AttachmentId,
+    /// The slot of the wake word in which the subscriber says that it waits. `None` if the publisher cannot wake it so.
+    pub(crate) slot: Option<u32>,
+}
+
 /// A fabric's opaque description of one end of a channel, never longer than this.
 pub(crate) type TicketBytes = Bytes<{ limits::CHANNEL_TICKET_LEN_MAX }>;

@@ -20,13 +20,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroU64;
 
 use self::step::Step;
-use super::codec::{self, Outgoing};
+use super::codec::{self, Enclosed, Outgoing};
 use super::error::{ControlError, RefuseReason};
 use super::message::{
     Attach, AttachmentId, Detach, Detached, EndReason, EndSummary, Grant, Hello, Identity, Invite,
     ListTopics, Message, Page, Refuse, Refused, SubscriberCounts, TopicEnded, TopicEntry, Topics,
 };
-use super::notices::{Heard, Notices, NoticesBy};
+use super::notices::{Heard, Notices, NoticesBy, WakeBy, WakeSlot};
 use super::text::Text;
 use crate::id::{Delivery, TopicName};
 use crate::limits;
@@ -69,6 +69,9 @@ pub(crate) enum ServerAction {
     Expose(AttachmentId),
     /// Decide how the peer is notified of what the topic publishes, and call [`notices`](ServerSession::notices).
     Listen(AttachmentId),
+    /// Decide whether to wake the peer through the socket that came with this message, and call
+    /// [`wake_slot`](ServerSession::wake_slot).
+    WakeBy(WakeBy),
     /// No answer needed: what the peer receives of the session's channel.
     Heard(Heard),
     /// Forget the attachment and its landing region, and call [`detached`](ServerSession::detached).
@@ -131,7 +134,7 @@ impl ServerSession {
     }
 
     /// Handles a message of the peer, with the number of regions that it carried. The owner drops them unless the next action is
-    /// `Expose`.
+    /// `Expose` or `WakeBy`.
     pub(crate) fn on_message(&mut self, bytes: &[u8], regions: usize) {
         if self.room().is_err() {
             return;
@@ -257,9 +260,21 @@ impl ServerSession {
         self.ready()?;
         self.step_mut(attachment)?;
         let region_of = (by == NoticesBy::WakeWord).then_some(attachment);
-        let is_wake_word = region_of.is_some();
+        let enclosed = Enclosed::WakeWord;
         let outgoing = Outgoing::of(&Message::Notices(Notices { attachment, by }));
-        self.actions.push_back(ServerAction::Send(Outgoing { region_of, is_wake_word, ..outgoing }));
+        self.actions.push_back(ServerAction::Send(Outgoing { region_of, enclosed, ..outgoing }));
+        Ok(())
+    }
+
+    /// Answers `WakeBy`. Sends nothing if the peer has detached meanwhile.
+    pub(crate) fn wake_slot(
+        &mut self,
+        attachment: AttachmentId,
+        slot: Option<u32>,
+    ) -> Result<(), ControlError> {
+        self.ready()?;
+        self.step_mut(attachment)?;
+        self.send(&Message::WakeSlot(WakeSlot { attachment, slot }));
         Ok(())
     }
 
@@ -342,6 +357,7 @@ impl ServerSession {
             (ServerState::Ready, Message::Attach(attach)) => self.take_attach(attach),
             (ServerState::Ready, Message::Expose(expose)) => self.take_expose(expose),
             (ServerState::Ready, Message::Listen(listen)) => self.take_listen(listen),
+            (ServerState::Ready, Message::WakeBy(wake_by)) => self.take_wake_by(wake_by),
             (ServerState::Ready, Message::Heard(heard)) => {
                 self.actions.push_back(ServerAction::Heard(heard));
                 Ok(())
@@ -363,6 +379,7 @@ impl ServerSession {
                 | Message::Attach(_)
                 | Message::Expose(_)
                 | Message::Listen(_)
+                | Message::WakeBy(_)
                 | Message::Heard(_)
                 | Message::Detach(_),
             ) => Ok(()),
@@ -443,6 +460,28 @@ impl ServerSession {
             }
             Some(step) => Err(step.wrong("Listen", attachment)),
             None => Err(unknown("Listen", attachment)),
+        }
+    }
+
+    fn take_wake_by(&mut self, wake_by: WakeBy) -> Result<(), ControlError> {
+        let attachment = wake_by.attachment;
+        let is_listening = self.listening.contains(&attachment);
+        match self.attachments.get(&attachment) {
+            Some(Step::Granted(_) | Step::Exposed) if is_listening => {
+                self.actions.push_back(ServerAction::WakeBy(wake_by));
+                Ok(())
+            }
+            // The two messages crossed.
+            Some(Step::TopicEnded { .. }) => {
+                self.send(&Message::WakeSlot(WakeSlot { attachment, slot: None }));
+                Ok(())
+            }
+            Some(Step::Granted(_) | Step::Exposed) => {
+                let state = "not subscribed to notices";
+                Err(ControlError::WrongAttachment { message: "WakeBy", attachment: attachment.get(), state })
+            }
+            Some(step) => Err(step.wrong("WakeBy", attachment)),
+            None => Err(unknown("WakeBy", attachment)),
         }
     }
 
@@ -541,7 +580,8 @@ fn unknown(message: &'static str, attachment: AttachmentId) -> ControlError {
 }
 
 fn check_regions(message: &Message, found: usize) -> Result<(), ControlError> {
-    let expected = if matches!(message, Message::Expose(_)) { limits::MESSAGE_REGIONS_MAX } else { 0 };
+    let carries = matches!(message, Message::Expose(_) | Message::WakeBy(_));
+    let expected = if carries { limits::MESSAGE_REGIONS_MAX } else { 0 };
     message.check_regions(expected, found)
 }
 

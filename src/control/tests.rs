@@ -14,7 +14,7 @@ use super::client::{ClientEvent, ClientSession};
 use super::codec::{self, Outgoing};
 use super::error::{ControlError, RefuseReason};
 use super::message::*;
-use super::notices::NoticesBy;
+use super::notices::{NoticesBy, WakeBy};
 use super::server::{ACTIONS_MAX, ServerAction, ServerSession};
 use crate::id::{Delivery, KindOptions, TopicName};
 use crate::limits;
@@ -126,6 +126,9 @@ impl Pair {
             ServerAction::Detach(Detach { attachment, .. }) => self.server.detached(attachment, 77).unwrap(),
             ServerAction::Listen(attachment) => {
                 self.server.notices(attachment, NoticesBy::WakeWord).unwrap();
+            }
+            ServerAction::WakeBy(WakeBy { attachment, .. }) => {
+                self.server.wake_slot(attachment, Some(3)).unwrap();
             }
             ServerAction::PeerIdentified(_)
             | ServerAction::Invited(_)

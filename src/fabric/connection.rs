@@ -59,6 +59,13 @@ pub(crate) trait Connection: Debug + Send {
     /// Sends one message of 1 to [`crate::limits::CONTROL_MESSAGE_LEN_MAX`] bytes, optionally with a region.
     fn send(&mut self, message: &[u8], region: Option<&Registration>) -> Result<Sent, FabricError>;
 
+    /// Sends one message with the peer's end of a pair of sockets ([`super::WakeSocket`]); requires
+    /// [`Capabilities::shares_memory`].
+    fn send_socket(&mut self, message: &[u8], socket: BorrowedFd<'_>) -> Result<Sent, FabricError> {
+        let _ = (message, socket);
+        Err(FabricError::Access { why: "this medium carries no sockets" })
+    }
+
     /// Receives the next message, if any. A message longer than `into` is an error and is lost, as are regions
     /// beyond [`crate::limits::MESSAGE_REGIONS_MAX`].
     fn receive(&mut self, into: &mut [u8]) -> Result<Received, FabricError>;

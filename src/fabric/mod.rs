@@ -29,6 +29,7 @@ pub(crate) mod shm;
 pub(crate) mod verbs;
 mod wait;
 mod wake_queue;
+mod wake_socket;
 mod worker;
 
 pub use address::{Address, Target};
@@ -52,6 +53,9 @@ pub(crate) use several::SeveralFabrics;
 pub use shm::directory::default_runtime_dir;
 pub(crate) use wait::{Waker, finish, read_now, wait};
 pub(crate) use wake_queue::{KeyedWaker, WakeQueue};
+#[cfg(test)]
+pub(crate) use wake_socket::Wake;
+pub(crate) use wake_socket::{RemoteWaker, SocketWaker, WakeSocket, Wakes};
 pub(crate) use worker::Worker;
 
 pub(crate) use crate::memory::ByteRange;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::error::FabricError;
 use super::registration::Registration;
+use super::wake_socket::RemoteWaker;
 use crate::memory::{ByteRange, Region};
 
 /// A region received from the peer and not opened yet. Dropping it releases it.
@@ -17,6 +18,11 @@ pub(crate) trait Offer: Debug + Send {
     fn open_shared(self: Box<Self>, len_min: usize) -> Result<Arc<Region>, FabricError> {
         let _ = len_min;
         Err(FabricError::Access { why: "this medium does not share memory" })
+    }
+
+    /// Opens the end of a pair of sockets that came in place of a region.
+    fn open_waker(self: Box<Self>) -> Result<Arc<dyn RemoteWaker>, FabricError> {
+        Err(FabricError::Access { why: "this medium carries no sockets" })
     }
 
     /// Opens it for one-sided writes. It must be `len` bytes long, or `len` rounded up to whole pages.

@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
@@ -19,7 +20,7 @@ const WAIT: &str = "wait for peers";
 #[derive(Debug)]
 pub(crate) struct Poller {
     epoll: OwnedFd,
-    watched: BTreeMap<u64, Interest>,
+    watched: Mutex<BTreeMap<u64, Interest>>,
 }
 
 /// The events to wait for on a handle.
@@ -44,18 +45,19 @@ impl Poller {
     /// Creates a poller without handles.
     pub(crate) fn new() -> Result<Self, FabricError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(FabricError::system(WAIT))?;
-        Ok(Self { epoll, watched: BTreeMap::new() })
+        Ok(Self { epoll, watched: Mutex::default() })
     }
 
     /// Sets the interest in the handle with this key, which must always be the same handle; `None` removes it, which is
-    /// required before the handle is closed. Calls the system only if the interest changes.
+    /// required before the handle is closed. Calls the system only if the interest changes. Another thread may wait meanwhile.
     pub(crate) fn watch(
-        &mut self,
+        &self,
         key: u64,
         handle: BorrowedFd<'_>,
         interest: Option<Interest>,
     ) -> Result<(), FabricError> {
-        let known = self.watched.get(&key).copied();
+        let mut watched = self.watched.lock();
+        let known = watched.get(&key).copied();
         let data = epoll::EventData::new_u64(key);
         match (known, interest) {
             (known, interest) if known == interest => return Ok(()),
@@ -65,8 +67,8 @@ impl Poller {
         }
         .map_err(FabricError::system(WAIT))?;
         match interest {
-            None => self.watched.remove(&key),
-            Some(interest) => self.watched.insert(key, interest),
+            None => watched.remove(&key),
+            Some(interest) => watched.insert(key, interest),
         };
         Ok(())
     }
@@ -77,7 +79,7 @@ impl Poller {
     }
 
     /// Waits until a handle is ready or the time is over, rounded up to milliseconds. Adds the keys of the ready handles.
-    pub(crate) fn wait(&mut self, timeout: Duration, ready: &mut BTreeSet<u64>) -> Result<(), FabricError> {
+    pub(crate) fn wait(&self, timeout: Duration, ready: &mut BTreeSet<u64>) -> Result<(), FabricError> {
         let timeout =
             Duration::from_millis(timeout.as_nanos().div_ceil(1_000_000).try_into().unwrap_or(u64::MAX));
         let timeout = Timespec::try_from(timeout).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
@@ -100,25 +102,25 @@ mod tests {
 
     #[test]
     fn ready_handles_are_reported_by_key_while_watched() {
-        let mut poller = Poller::new().unwrap();
+        let poller = Poller::new().unwrap();
         let wakers = [(); 3].map(|()| Waker::new().unwrap());
         for (key, waker) in (0..).zip(&wakers) {
             poller.watch(key, waker.wait_handle(), Some(Interest::Read)).unwrap();
         }
-        let ready = |poller: &mut Poller| {
+        let ready = |poller: &Poller| {
             let mut ready = BTreeSet::new();
             poller.wait(Duration::ZERO, &mut ready).unwrap();
             ready.into_iter().collect::<Vec<_>>()
         };
-        assert!(ready(&mut poller).is_empty());
+        assert!(ready(&poller).is_empty());
         wakers[0].wake();
         wakers[2].wake();
-        assert_eq!(ready(&mut poller), [0, 2]);
+        assert_eq!(ready(&poller), [0, 2]);
         wakers[0].reset();
         poller.watch(1, wakers[1].wait_handle(), Some(Interest::ReadOrWrite)).unwrap();
-        assert_eq!(ready(&mut poller), [1, 2], "an event takes more");
+        assert_eq!(ready(&poller), [1, 2], "an event takes more");
         poller.watch(1, wakers[1].wait_handle(), None).unwrap();
         poller.watch(2, wakers[2].wait_handle(), None).unwrap();
-        assert!(ready(&mut poller).is_empty());
+        assert!(ready(&poller).is_empty());
     }
 }

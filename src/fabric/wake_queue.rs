@@ -36,7 +36,12 @@ struct WakeEntry {
 impl WakeQueue {
     /// Creates an empty queue.
     pub(crate) fn new() -> Result<Self, FabricError> {
-        Ok(Self { waker: Waker::new()?, woken: Mutex::new(Vec::with_capacity(CAPACITY)) })
+        Self::with_capacity(CAPACITY)
+    }
+
+    /// Creates an empty queue that allocates beyond this many keys.
+    pub(crate) fn with_capacity(capacity: usize) -> Result<Self, FabricError> {
+        Ok(Self { waker: Waker::new()?, woken: Mutex::new(Vec::with_capacity(capacity)) })
     }
 
     /// Returns a waker for the source with this key.

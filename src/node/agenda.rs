@@ -17,7 +17,7 @@ pub(super) struct Agenda {
 impl Agenda {
     /// Watches only this queue, which has a key of its own.
     pub(super) fn new(queue: &WakeQueue, key: u64) -> Result<Self, FabricError> {
-        let mut poller = Poller::new()?;
+        let poller = Poller::new()?;
         poller.watch(key, queue.wait_handle(), Some(Interest::Read))?;
         Ok(Self { poller, ready: BTreeSet::new(), due: BTreeMap::new(), by_time: BTreeSet::new() })
     }

@@ -3,6 +3,7 @@ mod hanging;
 mod membership;
 mod pulse;
 mod waiting;
+mod waking;
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,12 +13,13 @@ use parking_lot::Mutex;
 
 use self::membership::ChannelMembership;
 use self::pulse::Pulse;
+use self::waking::WakeSockets;
 use super::core::NodeCore;
-use super::outbox::Outbox;
+use super::outbox::{Enclosure, Outbox};
 use crate::chain::ErrorChain;
 use crate::control::{
-    AttachmentId, ClientEvent, ClientSession, ControlError, Detached, EndReason, Grant, Identity, Notices,
-    NoticesBy, RefuseReason, SubscriberCounts, TopicEnded, TopicEntry,
+    AttachmentId, ClientEvent, ClientSession, ControlError, Detached, Enclosed, EndReason, Grant, Identity,
+    Notices, NoticesBy, RefuseReason, SubscriberCounts, TopicEnded, TopicEntry, WakeSlot,
 };
 use crate::event::Event;
 use crate::fabric::{Address, Connection, FabricError, KeyedWaker, Offer, Received, Registration};
@@ -58,6 +60,8 @@ struct LinkState {
     page: Option<(Vec<TopicEntry>, bool)>,
     /// The channel of notices that it has joined.
     membership: Option<ChannelMembership>,
+    /// The wake sockets of its subscribers' waiters.
+    wake_sockets: WakeSockets,
     /// Whether the peer's node runs.
     pulse: Pulse,
     /// The counts of all detached attachments.
@@ -93,6 +97,10 @@ struct Inbox {
     end: Option<TopicEnd>,
     /// The landing region, to be sent, and kept while the publisher may write it.
     landing: Option<Arc<Registration>>,
+    /// The sending end of its waiter's wake socket, to be sent.
+    socket: Option<Arc<OwnedFd>>,
+    /// Wakes its waiter.
+    waker: Option<KeyedWaker>,
     /// Its subscriber left before the answer: detach then, with these counts.
     leaving: Option<SubscriberCounts>,
 }
@@ -112,6 +120,7 @@ pub(super) enum Answer {
     Granted { grant: Grant, offer: Option<Box<dyn Offer>> },
     Exposed,
     Notices { by: NoticesBy, offer: Option<Box<dyn Offer>> },
+    WakeSlot(Option<u32>),
     Refused { reason: RefuseReason, text: String },
 }
 
@@ -213,6 +222,7 @@ impl Link {
                 ticket_next: Ticket(0),
                 page: None,
                 membership: None,
+                wake_sockets: WakeSockets::default(),
                 pulse: Pulse::default(),
                 unused_since_ns: None,
                 total: SubscriberCounts::default(),
@@ -476,6 +486,9 @@ impl LinkState {
             ClientEvent::Notices(Notices { attachment, by }) => {
                 self.answer(attachment, Answer::Notices { by, offer })
             }
+            ClientEvent::WakeSlot(WakeSlot { attachment, slot }) => {
+                self.answer(attachment, Answer::WakeSlot(slot));
+            }
             ClientEvent::Detached(Detached { attachment, .. }) => {
                 if let Some(detached) = self.attachments.remove(&attachment) {
                     // It is written no more, though its subscriber may live on.
@@ -505,6 +518,9 @@ impl LinkState {
         let mut inbox = attached.inbox.lock();
         let Some(counts) = inbox.leaving else {
             inbox.answer = Some(answer);
+            if let Some(waker) = &inbox.waker {
+                waker.wake();
+            }
             return;
         };
         drop(inbox);
@@ -560,8 +576,14 @@ impl LinkState {
     fn flush(&mut self) {
         while let Some(outgoing) = self.session.next_message() {
             let attached = outgoing.region_of.and_then(|id| self.attachments.get(&id));
-            let region = attached.and_then(|attached| attached.inbox.lock().landing.clone());
-            self.outbox.push(outgoing.bytes, region);
+            let enclosure = attached.and_then(|attached| {
+                let inbox = attached.inbox.lock();
+                match outgoing.enclosed {
+                    Enclosed::Socket => inbox.socket.clone().map(Enclosure::Socket),
+                    Enclosed::Region | Enclosed::WakeWord => inbox.landing.clone().map(Enclosure::Region),
+                }
+            });
+            self.outbox.push(outgoing.bytes, enclosure);
         }
         match self.outbox.flush(self.connection.as_mut()) {
             // The next receive notices a dead peer, the deadlines a stalled one.
@@ -578,8 +600,12 @@ impl LinkState {
 impl Attached {
     /// Ends the attachment for its subscriber. The first reason stays.
     fn finish(&self, end: TopicEnd) {
-        self.inbox.lock().end.get_or_insert(end);
+        let mut inbox = self.inbox.lock();
+        inbox.end.get_or_insert(end);
         // Release: a thread that reads the flag finds the reason. Pairs with the Acquire in `has_ended`.
         self.ended.store(true, Ordering::Release);
+        if let Some(waker) = &inbox.waker {
+            waker.wake();
+        }
     }
 }

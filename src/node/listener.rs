@@ -1,4 +1,5 @@
 use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -139,6 +140,13 @@ impl<S: Subscribed> Listener<S> {
 /// Fails once the thread of the node has panicked.
 fn check_runs(core: &NodeCore, topic: &TopicName) -> Result<(), SubscriberError> {
     core.check_runs().map_err(|source| SubscriberError::NodeFailed { topic: topic.clone(), source })
+}
+
+/// Readable when [`Listener::accept_timeout`] may return at once. Another thread may accept first.
+impl<S: Subscribed> AsFd for Listener<S> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.backlog.ready.wait_handle()
+    }
 }
 
 impl<S: Subscribed> fmt::Debug for Listener<S> {

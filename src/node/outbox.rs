@@ -1,4 +1,5 @@
 use std::collections::VecDeque;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
 use crate::fabric::{Connection, FabricError, Registration, Sent};
@@ -7,19 +8,32 @@ use crate::limits;
 /// Messages that the peer has not accepted yet, so that no thread waits for the peer.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
-    waiting: VecDeque<(Vec<u8>, Option<Arc<Registration>>)>,
+    waiting: VecDeque<(Vec<u8>, Option<Enclosure>)>,
+}
+
+/// What is sent with a message.
+#[derive(Clone, Debug)]
+pub(super) enum Enclosure {
+    Region(Arc<Registration>),
+    /// The sending end of a wake socket.
+    Socket(Arc<OwnedFd>),
 }
 
 impl Outbox {
-    /// Adds a message, with its region if it has one.
-    pub(super) fn push(&mut self, message: Vec<u8>, region: Option<Arc<Registration>>) {
-        self.waiting.push_back((message, region));
+    /// Adds a message, with what is sent with it.
+    pub(super) fn push(&mut self, message: Vec<u8>, enclosure: Option<Enclosure>) {
+        self.waiting.push_back((message, enclosure));
     }
 
     /// Sends as much as the peer accepts. False when more than the limit stays queued.
     pub(super) fn flush(&mut self, connection: &mut dyn Connection) -> Result<bool, FabricError> {
-        while let Some((message, region)) = self.waiting.front() {
-            match connection.send(message, region.as_deref())? {
+        while let Some((message, enclosure)) = self.waiting.front() {
+            let sent = match enclosure {
+                None => connection.send(message, None),
+                Some(Enclosure::Region(region)) => connection.send(message, Some(region)),
+                Some(Enclosure::Socket(socket)) => connection.send_socket(message, socket.as_fd()),
+            };
+            match sent? {
                 Sent::Done => drop(self.waiting.pop_front()),
                 Sent::Full => break,
             }
@@ -30,8 +44,8 @@ impl Outbox {
 
     /// Whether a queued message carries this region.
     pub(super) fn has(&self, region: &Arc<Registration>) -> bool {
-        let regions = self.waiting.iter().filter_map(|(_, region)| region.as_ref());
-        regions.into_iter().any(|waiting| Arc::ptr_eq(waiting, region))
+        let is_it = |enclosure: &Enclosure| matches!(enclosure, Enclosure::Region(waiting) if Arc::ptr_eq(waiting, region));
+        self.waiting.iter().filter_map(|(_, enclosure)| enclosure.as_ref()).any(is_it)
     }
 
     /// Whether nothing is queued.

@@ -11,7 +11,7 @@ use super::{Node, NodeInner, SubscriberBuilder};
 use crate::chain::ErrorChain;
 use crate::clock::Clock;
 use crate::event::Event;
-use crate::fabric::Target;
+use crate::fabric::{KeyedWaker, Target};
 use crate::id::{Epoch, Incarnation};
 use crate::limits;
 use crate::repository::log::LogStart;
@@ -199,6 +199,8 @@ struct Search<S> {
     has_news: AtomicBool,
     /// How often a publisher was lost.
     outages: AtomicU64,
+    /// Wakes what waits for the subscriber.
+    waker: Mutex<Option<KeyedWaker>>,
 }
 
 /// A session broke: its publisher may be lost, or only the connection to it.
@@ -238,6 +240,7 @@ impl<S: RenewableHandle> Search<S> {
             suspicion: Mutex::new(None),
             has_news: AtomicBool::new(false),
             outages: AtomicU64::new(0),
+            waker: Mutex::new(None),
         }
     }
 
@@ -252,6 +255,9 @@ impl<S: RenewableHandle> Search<S> {
     fn keep(&self, found: Result<S, SubscriberError>, _lock: &mut Option<Suspicion>) {
         *self.found.lock() = Some(found);
         self.has_news.store(true, Ordering::Release);
+        if let Some(waker) = &*self.waker.lock() {
+            waker.wake();
+        }
     }
 
     /// Takes what was found.
@@ -342,6 +348,10 @@ impl<O: Reopen> Seek<O::Handle> for NodeSeek<O> {
 
     fn clock(&self) -> &Arc<dyn Clock> {
         &self.node.core().clock
+    }
+
+    fn wake_with(&mut self, waker: Option<KeyedWaker>) {
+        *self.search.waker.lock() = waker;
     }
 }
 

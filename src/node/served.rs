@@ -1,20 +1,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Weak};
 
 use self::attachment::{EndedAttachment, Preparing, ServedAttachment};
 use self::audience::Audience;
 use super::core::NodeCore;
 use super::directory::entry;
 use super::invitation::Pending;
-use super::outbox::Outbox;
+use super::outbox::{Enclosure, Outbox};
 use super::serving::Serving;
 use crate::chain::ErrorChain;
 use crate::control::{
     AttachmentId, ControlError, Detach, Identity, Invite, NoticesBy, RefuseReason, ServerAction,
-    ServerSession,
+    ServerSession, WakeBy,
 };
 use crate::event::Event;
-use crate::fabric::{Connection, FabricError, Offer, Received};
+use crate::fabric::{Connection, FabricError, Offer, Received, RemoteWaker};
 use crate::id::{NodeName, TopicName};
 use crate::limits;
 
@@ -54,6 +55,8 @@ pub(super) struct Served {
     ended: BTreeMap<AttachmentId, EndedAttachment>,
     /// How notices reach the peer.
     audience: Audience,
+    /// Its wake sockets, by its numbers for them, while attachments use them.
+    wake_sockets: BTreeMap<u32, Weak<dyn RemoteWaker>>,
     peer: Option<NodeName>,
     /// This node dialled, and the peer is not attached yet.
     invitation: Option<Pending>,
@@ -118,6 +121,7 @@ impl Served {
             leaving: BTreeMap::new(),
             ended: BTreeMap::new(),
             audience: Audience::default(),
+            wake_sockets: BTreeMap::new(),
             peer: None,
             invitation: None,
             dialled_for: None,
@@ -294,8 +298,8 @@ impl Served {
             let _ = match action {
                 ServerAction::Send(outgoing) => {
                     let region = outgoing.region_of.and_then(|id| self.attachments.get(&id));
-                    let region = region.and_then(|it| it.region(outgoing.is_wake_word));
-                    self.outbox.push(outgoing.bytes, region);
+                    let region = region.and_then(|it| it.region(outgoing.enclosed));
+                    self.outbox.push(outgoing.bytes, region.map(Enclosure::Region));
                     Ok(())
                 }
                 // Each such connection has its own protection domain, where anything it reads would be registered again.
@@ -325,6 +329,10 @@ impl Served {
                     let peer = (&peer, self.connection.as_ref());
                     let by = listening.map(|it| self.audience.answer(serving, peer, it));
                     self.session.notices(attachment, by.unwrap_or(NoticesBy::Nothing))
+                }
+                ServerAction::WakeBy(wake_by) => {
+                    let slot = self.wake_through(&serving.core, wake_by, offer.take());
+                    self.session.wake_slot(wake_by.attachment, slot)
                 }
                 ServerAction::Heard(heard) => {
                     self.audience.record(heard, serving.core.clock.monotonic_ns());
@@ -361,6 +369,31 @@ impl Served {
         topics.truncate(limits::DIRECTORY_PAGE_LEN_MAX);
         let entries = topics.iter().map(|topic| entry(topic, now_ns)).collect();
         self.session.answer_topics(entries, more)
+    }
+
+    /// Wakes an attachment through a socket of the peer. Returns its slot of the wake word; `None` if that cannot be, and then the peer
+    /// looks at the topic from time to time.
+    fn wake_through(
+        &mut self,
+        core: &NodeCore,
+        wake_by: WakeBy,
+        offer: Option<Box<dyn Offer>>,
+    ) -> Option<u32> {
+        let WakeBy { attachment, socket, token } = wake_by;
+        let attachment = self.attachments.get_mut(&attachment)?;
+        attachment.waking = None;
+        let waker = match self.wake_sockets.get(&socket).and_then(Weak::upgrade) {
+            Some(known) => known,
+            None => {
+                let waker = core.ok_or_report(offer?.open_waker())?;
+                self.wake_sockets.retain(|_, known| known.strong_count() > 0);
+                self.wake_sockets.insert(socket, Arc::downgrade(&waker));
+                waker
+            }
+        };
+        let (registration, slot) = attachment.topic.notices.wake_through(waker, token)?;
+        attachment.waking = Some(registration);
+        Some(slot)
     }
 
     /// Ends the session if a landing region can no longer be written: its subscriber would wait in vain.

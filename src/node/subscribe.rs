@@ -6,7 +6,7 @@ use super::link::{Answer, LinkAttachment, LinkError, LinkUse, Request};
 use super::terms::{ListenerBuilder, SubscriberBuilder, Terms};
 use crate::chain::ErrorChain;
 use crate::clock::saturate;
-use crate::control::{ControlError, Grant, NoticesBy, RefuseReason};
+use crate::control::{ControlError, Grant, RefuseReason};
 use crate::event::Event;
 use crate::fabric::{ByteRange, Completion, Exposure, Offer, Target, read_now};
 use crate::id::{Delivery, KindOptions, TopicName};
@@ -15,7 +15,6 @@ use crate::layout::GeometryError;
 use crate::layout::header::{STATIC_OFFSET, StaticHeader};
 use crate::limits;
 use crate::memory::{Protection, Region};
-use crate::notice::{WAKE_WORD_LEN, WakeWord};
 use crate::payload::{Payload, Schema, SchemaError};
 use crate::repository::feed::is_record;
 use crate::repository::{GrantedAt, SubscriberStats};
@@ -212,7 +211,9 @@ impl<O: Copy + Into<KindOptions>> Terms<O> {
             Place::Landing(region) => match attachment.answer()? {
                 Answer::Exposed => Ok((granted, attachment.landing(region))),
                 Answer::Refused { reason, text } => Err(AttachError::Refused { reason, text }),
-                Answer::Granted { .. } | Answer::Notices { .. } => Err(GrantError::NoRegion.into()),
+                Answer::Granted { .. } | Answer::Notices { .. } | Answer::WakeSlot(_) => {
+                    Err(GrantError::NoRegion.into())
+                }
             },
         };
         match granted.and_then(accepted) {
@@ -251,7 +252,9 @@ impl<O: Copy + Into<KindOptions>> Terms<O> {
         let (grant, offer) = match attachment.answer()? {
             Answer::Granted { grant, offer } => (grant, offer),
             Answer::Refused { reason, text } => return Err(AttachError::Refused { reason, text }),
-            Answer::Exposed | Answer::Notices { .. } => return Err(GrantError::NoRegion.into()),
+            Answer::Exposed | Answer::Notices { .. } | Answer::WakeSlot(_) => {
+                return Err(GrantError::NoRegion.into());
+            }
         };
         let granted = self.check(topic, &grant)?;
         let (len, max) = (granted.geometry.region_len(), self.region_len_max);
@@ -352,16 +355,7 @@ fn listen(
     let listening = || -> Result<Option<NoticeSource>, AttachError> {
         attachment.listen()?;
         let Answer::Notices { by, offer } = attachment.answer()? else { return Ok(None) };
-        Ok(match by {
-            NoticesBy::Nothing => is_mapped.then_some(NoticeSource::Unavailable),
-            NoticesBy::WakeWord => {
-                let memory = offer.ok_or(GrantError::NoRegion)?.open_shared(WAKE_WORD_LEN)?;
-                Some(NoticeSource::WakeWord(WakeWord::new(memory)))
-            }
-            NoticesBy::Channel(channel) => {
-                Some(NoticeSource::Channel(attachment.notices(&channel, granted)?))
-            }
-        })
+        attachment.notice_source((by, offer), granted, is_mapped)
     };
     listening().unwrap_or_else(|error| {
         if has_ended(attachment) {

@@ -19,7 +19,7 @@ pub(crate) use mailbox::Mailbox;
 pub use receiver::NoticeCounts;
 pub(crate) use receiver::NoticeReceiver;
 pub(crate) use sender::{NoticeSender, RegisterError};
-pub(crate) use wake_word::{WAKE_WORD_LEN, WakeWord};
+pub(crate) use wake_word::{WAKE_SLOTS, WAKE_WORD_LEN, WakeWord};
 
 use crate::fabric::FabricError;
 use crate::random;

@@ -9,8 +9,12 @@ use crate::layout::{LINE, WORD};
 use crate::memory::Region;
 use crate::sync::atomic::{Ordering, compiler_fence, fence};
 
-/// Bytes of a wake word's memory.
-pub(crate) const WAKE_WORD_LEN: usize = 2 * LINE;
+/// Slots of a wake word: subscribers that wait at sockets.
+pub(crate) const WAKE_SLOTS: u32 = 1008;
+/// The offset of the slots, a word each: not 0 while its subscriber waits.
+const SLOTS: usize = 2 * LINE;
+/// Bytes of a wake word's memory: two pages.
+pub(crate) const WAKE_WORD_LEN: usize = SLOTS + WAKE_SLOTS as usize * WORD;
 /// Not 0 while a subscriber may be asleep.
 const SLEEPERS: usize = 0;
 /// Not 0 if sleepers issue the barrier between the publisher's stores and its load of `SLEEPERS`.
@@ -22,7 +26,7 @@ const WOKEN_FIRST: u32 = 4;
 /// Sleepers that each woken one wakes.
 const WOKEN_NEXT: u32 = 2;
 
-const _: () = assert!(WAKES + WORD <= WAKE_WORD_LEN);
+const _: () = assert!(WAKES + WORD <= SLOTS && WAKE_WORD_LEN == 8192);
 
 /// Wakes sleeping subscribers of one host, at a cost to the publisher that does not depend on their number: it wakes a few, and
 /// each of them wakes more of those that slept before this wake.
@@ -57,9 +61,10 @@ impl WakeWord {
         wake_word
     }
 
-    /// Wakes the sleepers, which then see everything published before. Makes a system call only if a subscriber may be asleep.
+    /// Wakes the sleepers, which then see everything published before. Makes a system call only if a subscriber may be asleep. Returns
+    /// whether one may be: then those that wait at sockets are to be woken as well.
     #[inline]
-    pub(crate) fn wake(&self) {
+    pub(crate) fn wake(&self) -> bool {
         // SeqCst: either the load below sees the sleeper, or the sleeper's check sees what was published before this. Pairs with
         // the fence in `sleep`. Where sleepers issue a barrier for this process, program order is enough here.
         if self.has_barriers {
@@ -67,9 +72,47 @@ impl WakeWord {
         } else {
             fence(Ordering::SeqCst);
         }
-        if self.memory.load(SLEEPERS) != 0 {
+        let has_sleepers = self.memory.load(SLEEPERS) != 0;
+        if has_sleepers {
             self.wake_sleepers();
         }
+        has_sleepers
+    }
+
+    /// Says that the subscriber of this slot waits at a socket. It may wait once it has called [`Self::settle`] and then found nothing
+    /// new. A slot that does not exist is left alone.
+    pub(crate) fn arm(&self, slot: u32) {
+        let Some(offset) = slot_offset(slot) else { return };
+        self.memory.store(offset, 1);
+        // Release: a publisher that reads this finds the slot. Pairs with the Acquire in `disarm`.
+        self.memory.store_release(SLEEPERS, 1);
+    }
+
+    /// Settles what [`Self::arm`] has said at some wake words: a publisher either sees it, or has published what the caller finds after
+    /// this call. `is_demanded`: one of them demands it.
+    pub(crate) fn settle(is_demanded: bool) {
+        // SeqCst: pairs with the fence in `wake`.
+        fence(Ordering::SeqCst);
+        if is_demanded {
+            // Fails where the process lacks permission: a wake may then be missed, and the timeout ends the wait.
+            let _ = membarrier(MembarrierCommand::GlobalExpedited);
+        }
+    }
+
+    /// Whether the publisher relies on a barrier issued by [`Self::settle`].
+    pub(crate) fn is_demanding(&self) -> bool {
+        self.memory.load_acquire(DEMANDED) != 0
+    }
+
+    /// Whether the subscriber of this slot waits. Then it is to be woken, and does not wait any more.
+    pub(crate) fn disarm(&self, slot: u32) -> bool {
+        let Some(offset) = slot_offset(slot) else { return false };
+        // Acquire: see `arm`.
+        let is_armed = self.memory.load_acquire(offset) != 0;
+        if is_armed {
+            self.memory.store(offset, 0);
+        }
+        is_armed
     }
 
     /// Sleeps until the next wake or the timeout; not at all if `has_news`. `has_news` must check what the publisher writes
@@ -79,12 +122,7 @@ impl WakeWord {
         // Acquire: `has_news` below reads nothing older.
         let seen = wakes.load(Ordering::Acquire);
         self.memory.store(SLEEPERS, 1);
-        // SeqCst: pairs with the fence in `wake`.
-        fence(Ordering::SeqCst);
-        if self.memory.load_acquire(DEMANDED) != 0 {
-            // Fails where the process lacks permission: a wake may then be missed, and the timeout ends the sleep.
-            let _ = membarrier(MembarrierCommand::GlobalExpedited);
-        }
+        Self::settle(self.is_demanding());
         if has_news() {
             return;
         }
@@ -110,12 +148,19 @@ impl WakeWord {
     #[cold]
     fn wake_sleepers(&self) {
         self.memory.store(SLEEPERS, 0);
+        // A slot that is read after this was armed before, or SLEEPERS is stored again.
+        fence(Ordering::SeqCst);
         let wakes = self.memory.half(WAKES);
         // Release: a woken subscriber sees what was published before.
         wakes.fetch_add(1, Ordering::Release);
         // Fails only on an invalid address.
         let _ = futex::wake(wakes, futex::Flags::empty(), WOKEN_FIRST);
     }
+}
+
+/// The offset of a slot.
+fn slot_offset(slot: u32) -> Option<usize> {
+    (slot < WAKE_SLOTS).then_some(SLOTS + slot as usize * WORD)
 }
 
 /// The futex bit of sleepers that have read this count. It distinguishes 32 consecutive counts.

@@ -13,6 +13,7 @@ mod log_landing;
 mod notices;
 mod opening;
 mod output;
+mod sleepers;
 mod state;
 mod state_landing;
 mod table;
@@ -30,7 +31,7 @@ pub use handle::{PublishedKind, Publisher};
 pub(crate) use handover::{ExposedLanding, Tended};
 pub use loan::Loan;
 pub use log::LogPublisher;
-pub(crate) use notices::NoticeRegistration;
+pub(crate) use notices::{NoticeRegistration, WakeRegistration};
 pub(crate) use opening::{Numbering, TopicParts, fresh_incarnation};
 pub use state::StatePublisher;
 #[cfg(test)]

@@ -2,12 +2,13 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::fabric::{FabricError, KeyedWaker, Registration};
+use super::sleepers::Sleepers;
+use crate::fabric::{FabricError, KeyedWaker, Registration, RemoteWaker};
 use crate::id::{Epoch, Sequence, TopicId};
 use crate::layout::ByteRange;
 use crate::memory::Region;
 use crate::notice::{Inline, Notice, NoticeKey, NoticeSender, RegisterError, WakeWord};
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The audience of a topic's notices, shared by its node and its publisher.
 #[derive(Debug)]
@@ -18,6 +19,8 @@ pub(crate) struct TopicNotices {
     /// Changes with the audience; the data path reads only this word.
     version: AtomicU64,
     audience: Mutex<Audience>,
+    /// The publisher has left sleepers to the node.
+    has_others: AtomicBool,
 }
 
 /// Where notices go.
@@ -25,8 +28,8 @@ pub(crate) struct TopicNotices {
 struct Audience {
     /// Channels with subscriptions, and how many.
     channels: Vec<(Arc<NoticeSender>, usize)>,
-    /// Wakes the subscribers of this host, once one has asked.
-    wake_word: Option<(WakeWord, Arc<Registration>)>,
+    /// The subscribers of this host, once one has asked, and the memory of their wake word.
+    sleepers: Option<(Sleepers, Arc<Registration>)>,
 }
 
 /// A subscription of a channel to a topic's notices, until dropped.
@@ -34,6 +37,13 @@ struct Audience {
 pub(crate) struct NoticeRegistration {
     notices: Arc<TopicNotices>,
     sender: Arc<NoticeSender>,
+}
+
+/// Wakes a subscriber of a topic through a socket, until dropped.
+#[derive(Debug)]
+pub(crate) struct WakeRegistration {
+    notices: Arc<TopicNotices>,
+    slot: u32,
 }
 
 /// The publisher's part of [`TopicNotices`].
@@ -44,7 +54,7 @@ pub(super) struct Notifier {
     memory: Arc<Region>,
     version: u64,
     channels: Vec<Arc<NoticeSender>>,
-    wake_word: Option<WakeWord>,
+    sleepers: Option<Sleepers>,
 }
 
 /// What was committed.
@@ -61,7 +71,8 @@ pub(super) struct News {
 impl TopicNotices {
     /// An empty audience. The key must be unique.
     pub(super) fn new(topic: TopicId, epoch: Epoch, key: NoticeKey) -> Self {
-        Self { topic, epoch, key, version: AtomicU64::new(0), audience: Mutex::default() }
+        let (version, has_others) = (AtomicU64::new(0), AtomicBool::new(false));
+        Self { topic, epoch, key, version, audience: Mutex::default(), has_others }
     }
 
     /// Sends the topic's notices on this channel until the registration is dropped.
@@ -87,21 +98,46 @@ impl TopicNotices {
         make: impl FnOnce() -> Result<Registration, FabricError>,
     ) -> Result<Arc<Registration>, FabricError> {
         let mut audience = self.audience.lock();
-        if let Some((_, registration)) = &audience.wake_word {
+        if let Some((_, registration)) = &audience.sleepers {
             return Ok(Arc::clone(registration));
         }
         let registration = Arc::new(make()?);
         let wake_word = WakeWord::of_publisher(Arc::clone(registration.region()));
-        audience.wake_word = Some((wake_word, Arc::clone(&registration)));
+        audience.sleepers = Some((Sleepers::new(wake_word), Arc::clone(&registration)));
         self.change();
         Ok(registration)
     }
 
     /// Wakes the sleepers of this host, after the node has written to landing regions.
     pub(crate) fn wake(&self) {
-        if let Some((wake_word, _)) = &self.audience.lock().wake_word {
-            wake_word.wake();
+        if let Some((sleepers, _)) = &self.audience.lock().sleepers
+            && sleepers.wake()
+        {
+            sleepers.wake_others();
         }
+    }
+
+    /// Wakes the sleepers that a publish has left to the node.
+    pub(crate) fn wake_others(&self) {
+        // Acquire: what was published is visible to those that are woken. Pairs with the Release in `Notifier::tell`.
+        if self.has_others.swap(false, Ordering::Acquire)
+            && let Some((sleepers, _)) = &self.audience.lock().sleepers
+        {
+            sleepers.wake_others();
+        }
+    }
+
+    /// Also wakes a subscriber of this host through a socket, with this token, until the registration is dropped. Returns the slot of
+    /// the wake word in which it says that it waits. `None` without a wake word, or if all slots are taken.
+    pub(crate) fn wake_through(
+        self: &Arc<Self>,
+        waker: Arc<dyn RemoteWaker>,
+        token: u32,
+    ) -> Option<(WakeRegistration, u32)> {
+        let mut audience = self.audience.lock();
+        let slot = audience.sleepers.as_mut()?.0.add(waker, token)?;
+        self.change();
+        Some((WakeRegistration { notices: Arc::clone(self), slot }, slot))
     }
 
     /// Whether this channel has subscriptions.
@@ -140,10 +176,19 @@ impl Drop for NoticeRegistration {
     }
 }
 
+impl Drop for WakeRegistration {
+    fn drop(&mut self) {
+        if let Some((sleepers, _)) = &mut self.notices.audience.lock().sleepers {
+            sleepers.remove(self.slot);
+        }
+        self.notices.change();
+    }
+}
+
 impl Notifier {
     /// The publisher's part of `notices`, for this repository. `waker` wakes its node.
     pub(super) fn new(notices: Arc<TopicNotices>, memory: Arc<Region>, waker: KeyedWaker) -> Self {
-        Self { notices, waker, memory, version: 0, channels: Vec::new(), wake_word: None }
+        Self { notices, waker, memory, version: 0, channels: Vec::new(), sleepers: None }
     }
 
     /// Announces a commit to the audience. The node sends what cannot be sent at once.
@@ -157,8 +202,10 @@ impl Notifier {
         if !self.channels.is_empty() {
             self.announce(&news());
         }
-        if let Some(wake_word) = &self.wake_word {
-            wake_word.wake();
+        if let Some(sleepers) = &self.sleepers
+            && sleepers.wake()
+        {
+            self.leave_others();
         }
     }
 
@@ -173,11 +220,18 @@ impl Notifier {
         }
     }
 
+    /// Has the node wake the other sleepers.
+    #[cold]
+    fn leave_others(&self) {
+        // Release: see `TopicNotices::wake_others`.
+        self.notices.has_others.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
     #[cold]
     fn renew(&mut self, version: u64) {
         self.version = version;
         self.channels = self.notices.channels();
-        self.wake_word =
-            self.notices.audience.lock().wake_word.as_ref().map(|(wake_word, _)| wake_word.clone());
+        self.sleepers = self.notices.audience.lock().sleepers.as_ref().map(|(sleepers, _)| sleepers.clone());
     }
 }

@@ -1,6 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::waiter::Membership;
 use super::{
     GrantError, LogSubscriber, Position, ReceiveError, Renewable, RenewableHandle, Sample, SampleRef,
     StateSubscriber, Subscribed, Subscriber, SubscriberHandle, Subscription,
@@ -182,6 +183,10 @@ impl<T: Payload> RenewableHandle for AnySubscriber<T> {
             // The next publisher's topic is of another kind.
             (subscriber, next) => *subscriber = next,
         }
+    }
+
+    fn join(&mut self, membership: Option<Arc<Membership>>) {
+        inside!(self, subscriber => subscriber.join(membership));
     }
 }
 

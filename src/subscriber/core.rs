@@ -31,6 +31,8 @@ pub(crate) struct Core<R: Reader> {
     /// The values that cannot be received were reported.
     has_given_up: bool,
     decode_failures: u64,
+    /// Has room for inline values.
+    takes_inline: bool,
 }
 
 /// The outcome of polling a repository on another host.
@@ -52,14 +54,16 @@ impl<R: Reader> Core<R> {
         let reader = R::open(&granted.geometry, names, granted.at, options);
         let (expected, found) = (R::KIND, granted.geometry.kind());
         let mut reader = reader.ok_or(GrantError::Kind { expected, found })?;
-        if let Some(NoticeSource::Channel(_)) = subscription.notice_source {
+        let takes_inline = matches!(subscription.notice_source, Some(NoticeSource::Channel(_)));
+        if takes_inline {
             reader.expect_inline();
         }
         if !reader.has_begun() {
             begin(&mut reader, &mut subscription)?;
         }
         let (ended_before, has_given_up) = (false, false);
-        Ok(Self { reader, subscription, fetching: None, ended_before, has_given_up, decode_failures: 0 })
+        let (fetching, decode_failures) = (None, 0);
+        Ok(Self { reader, subscription, fetching, ended_before, has_given_up, decode_failures, takes_inline })
     }
 
     /// Continues with the next subscription of the same topic, whose reader takes over what this one has received. The old one is
@@ -70,6 +74,8 @@ impl<R: Reader> Core<R> {
         std::mem::swap(&mut self.subscription, &mut next.subscription);
         self.fetching = next.fetching.take();
         (self.ended_before, self.has_given_up) = (false, false);
+        self.takes_inline = next.takes_inline;
+        next.subscription.join(None);
     }
 
     /// Returns the next value, if there is one, in this form.
@@ -83,7 +89,13 @@ impl<R: Reader> Core<R> {
         if let Some(taken) = self.reader.take_held() {
             return Ok(Some(form(self.reader.verified(taken))));
         }
-        Ok(self.take_next()?.map(|taken| form(self.reader.verified(taken))))
+        match self.take_next()? {
+            Some(taken) => Ok(Some(form(self.reader.verified(taken)))),
+            None => {
+                self.rest();
+                Ok(None)
+            }
+        }
     }
 
     /// The same, decoded with the topic's schema.
@@ -97,7 +109,10 @@ impl<R: Reader> Core<R> {
         if let Some(taken) = self.reader.take_held() {
             return self.decoded(taken, decode);
         }
-        let Some(taken) = self.take_next()? else { return Ok(None) };
+        let Some(taken) = self.take_next()? else {
+            self.rest();
+            return Ok(None);
+        };
         self.decoded(taken, decode)
     }
 
@@ -111,6 +126,7 @@ impl<R: Reader> Core<R> {
         self.subscription.check_told()?;
         let held = self.reader.take_held();
         let Some(taken) = held.map_or_else(|| self.take_next(), |held| Ok(Some(held)))? else {
+            self.rest();
             return Ok(None);
         };
         let changed = self.reader.changed_key();
@@ -175,7 +191,26 @@ impl<R: Reader> Core<R> {
             return Ok(());
         }
         let left = timeout.saturating_sub(Duration::from_nanos(waited_ns));
-        self.subscription.pause(self.fetching.is_some(), self.reader.last(), left)
+        let waited = self.subscription.pause(self.fetching.is_some(), self.reader.last(), left);
+        self.accept_inline();
+        waited
+    }
+
+    /// Nothing new was found: tells what waits for this subscriber among others.
+    #[inline]
+    pub(super) fn rest(&mut self) {
+        if self.subscription.is_reported_ready() {
+            self.subscription.rest(self.fetching.is_some(), self.reader.last());
+            self.accept_inline();
+        }
+    }
+
+    /// Makes room for inline values, once notices bring them.
+    fn accept_inline(&mut self) {
+        if !self.takes_inline && matches!(self.subscription.notice_source, Some(NoticeSource::Channel(_))) {
+            self.takes_inline = true;
+            self.reader.expect_inline();
+        }
     }
 
     /// The repository's headers: see [`Subscription::headers`].

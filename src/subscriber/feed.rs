@@ -25,11 +25,13 @@ use self::update::{Advance, Updates};
 pub use self::update::{FeedEvent, FeedUpdate, RecordUpdate, ValueUpdate};
 use super::subscription::PAUSE;
 use super::table::{TableSubscriber, with_pattern, with_prefix};
+use super::waiter::Membership;
 use super::{LogSubscriber, NoticePath, Position, ReceiveError, Renewable, RenewableHandle, Sample};
 use crate::clock::saturate;
 use crate::fabric::FabricError;
 use crate::id::{Delivery, Epoch, Sequence, TopicName};
 use crate::layout::log::frame_len;
+use crate::limits;
 use crate::repository::SubscriberStats;
 use crate::repository::feed::{FeedRecord, RECORD_HEAD_LEN};
 
@@ -205,7 +207,11 @@ where
     /// [`ReceiveError::Ended`] and [`ReceiveError::Gone`], [`Self::suspects`] has the keys that could not be completed.
     pub fn try_update(&mut self) -> Result<Option<FeedUpdate<K, R, V>>, ReceiveError> {
         let Self { table, reception, interest, assembly, .. } = self;
-        assembly.try_update(|updates| reception.advance(table, interest.as_ref(), updates))
+        let update = assembly.try_update(|updates| reception.advance(table, interest.as_ref(), updates));
+        if matches!(update, Ok(None)) {
+            self.rest();
+        }
+        update
     }
 
     /// Receives the next update, waiting up to `timeout`; `None` when it expires. Waits like
@@ -228,11 +234,15 @@ where
     /// Those of [`Self::try_update`].
     pub fn try_event(&mut self) -> Result<Option<FeedEvent<K, R, V>>, ReceiveError> {
         let Self { table, reception, interest, assembly, .. } = self;
-        assembly.try_event(
+        let event = assembly.try_event(
             &mut (reception, table),
             |(reception, table), updates| reception.advance(table, interest.as_ref(), updates),
             |(reception, table)| event_len_max(reception.log(), table),
-        )
+        );
+        if matches!(event, Ok(None)) {
+            self.rest();
+        }
+        event
     }
 
     /// Receives the next event, waiting up to `timeout`; `None` when it expires.
@@ -242,6 +252,19 @@ where
     /// Those of [`Self::try_event`].
     pub fn event_timeout(&mut self, timeout: Duration) -> Result<Option<FeedEvent<K, R, V>>, ReceiveError> {
         self.wait_for(timeout, Self::try_event)
+    }
+
+    /// Tells what waits for it when to look again, where it does not wait for the next value.
+    fn rest(&self) {
+        match &self.reception {
+            Reception::Records(it) if it.records.is_cut_due() => {
+                it.log.core.subscription.rest_for(limits::WAITER_POLL_NS);
+            }
+            Reception::Conflated(conflated) if conflated.rest_ns() > 0 => {
+                self.table.core.subscription.rest_for(conflated.rest_ns());
+            }
+            Reception::Records(_) | Reception::Conflated(_) => {}
+        }
     }
 
     /// Returns the newest value of a key; `None` if the feed does not have it. It includes every record received so far, unless the
@@ -451,6 +474,13 @@ where
         }
         if !is_same_epoch {
             self.assembly = Assembly::new();
+        }
+    }
+
+    fn join(&mut self, membership: Option<Arc<Membership>>) {
+        match &mut self.reception {
+            Reception::Records(it) => it.log.join(membership),
+            Reception::Conflated(_) => self.table.core.subscription.join(membership),
         }
     }
 }

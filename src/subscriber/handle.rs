@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::core::Core;
+use super::waiter::Membership;
 use super::{GrantError, NoticePath, Position, ReceiveError, Sample, SampleRef, Subscription};
 use crate::fabric::FabricError;
 use crate::id::{Delivery, Epoch, Incarnation, Kind, KindOptions, Sequence, TopicName};
@@ -77,6 +78,9 @@ pub(crate) trait RenewableHandle: Sized {
 
     /// Continues with the next subscription of the same topic or feed.
     fn renew(&mut self, next: Self, is_same_epoch: bool);
+
+    /// Lets a waiter wait for it, or no waiter any more.
+    fn join(&mut self, membership: Option<Arc<Membership>>);
 }
 
 /// What a node and an inspector need from a subscriber.
@@ -269,6 +273,10 @@ impl<K: TopicKind, T: Payload> RenewableHandle for Subscriber<K, T> {
 
     fn renew(&mut self, mut next: Self, is_same_epoch: bool) {
         self.core.renew(&mut next.core, is_same_epoch);
+    }
+
+    fn join(&mut self, membership: Option<Arc<Membership>>) {
+        self.core.subscription.join(membership);
     }
 }
 

@@ -100,7 +100,7 @@ pub(crate) use source::LineSource;
 ///
 /// Send, not Sync: it may be sent to another thread, and receives on one at a time.
 pub struct Lines<S: Arbitrated> {
-    set: LineSet<S>,
+    pub(in crate::subscriber) set: LineSet<S>,
 }
 
 /// A subscriber that can be one of several [`Lines`]. This trait is sealed.

@@ -16,6 +16,8 @@ mod subscription;
 mod table;
 #[cfg(test)]
 mod tests;
+mod wait_set;
+mod waiter;
 
 pub use any::AnySubscriber;
 pub use error::{AttachError, GrantError, ReceiveError, SubscriberError};
@@ -34,3 +36,5 @@ pub use sample::{Sample, SampleRef};
 pub use state::StateSubscriber;
 pub(crate) use subscription::{Attachment, Granted, Position, Source, Subscription, TopicEnd};
 pub use table::{Change, Changes, Snapshot, SnapshotEntry, TableSubscriber};
+pub use wait_set::{WaitSet, Waitable};
+pub(crate) use waiter::Waiter;

@@ -159,6 +159,11 @@ impl NoticeSubscription {
         self.looked_ns.map_or(0, |looked_ns| looked_ns.saturating_add(interval_ns))
     }
 
+    /// How long to wait for a hint before its timer is due, ns.
+    pub(super) fn wait_ns(&self, now_ns: u64) -> u64 {
+        self.due_ns(now_ns).saturating_sub(now_ns)
+    }
+
     /// Waits for a hint after `last`, for its timer, or for `left`. If that fails, it pauses for the timer's shortest interval.
     pub(super) fn wait(&self, clock: &dyn Clock, last: Sequence, left: Duration) {
         if let Err(error) = self.try_wait(clock, last, left) {

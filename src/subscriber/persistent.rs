@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use serde::{Serialize, de::DeserializeOwned};
 
+use super::waiter::{Condition, Membership};
 use super::{
     AnySubscriber, Change, FeedEvent, FeedSubscriber, FeedUpdate, Position, ReceiveError, Renewable, Sample,
     Subscribed, SubscriberError, TableSubscriber,
 };
 use crate::clock::{Clock, saturate};
-use crate::fabric::Target;
+use crate::fabric::{KeyedWaker, Target};
 use crate::id::Sequence;
+use crate::limits;
 use crate::payload::{Decoded, Raw};
 
 /// How often a receive that waits checks whether the publisher was found.
@@ -79,6 +81,8 @@ pub struct Persistent<S: Renewable> {
     open_error: Option<SubscriberError>,
     /// For the first subscriber: the last one that the program made.
     setting: Option<Setting<S>>,
+    /// What waits for it among others.
+    membership: Option<Arc<Membership>>,
 }
 
 /// What the program wants of the first subscriber.
@@ -106,6 +110,9 @@ pub(crate) trait Seek<S>: Send {
 
     /// The node's clock.
     fn clock(&self) -> &Arc<dyn Clock>;
+
+    /// Wakes by this from now on, when the subscription is found.
+    fn wake_with(&mut self, waker: Option<KeyedWaker>);
 }
 
 impl<S: Renewable> Persistent<S> {
@@ -127,6 +134,7 @@ impl<S: Renewable> Persistent<S> {
             resumes_after_max,
             open_error,
             setting,
+            membership: None,
         }
     }
 
@@ -251,7 +259,10 @@ impl<S: Renewable> Persistent<S> {
         if !self.is_attached {
             self.attach()?;
         }
-        let Some(subscriber) = self.subscriber.as_mut().filter(|_| self.is_attached) else { return Ok(None) };
+        let Some(subscriber) = self.subscriber.as_mut().filter(|_| self.is_attached) else {
+            self.rest_for(limits::RECONNECT_NS);
+            return Ok(None);
+        };
         match receive(subscriber) {
             Err(end @ (ReceiveError::Ended { .. } | ReceiveError::Gone { .. })) => {
                 self.is_attached = false;
@@ -259,11 +270,31 @@ impl<S: Renewable> Persistent<S> {
                 let position = subscriber.position();
                 let last = position.last.min(self.resumes_after_max);
                 self.seek.begin(Position { last, ..position }, &end);
+                self.rest_for(limits::RECONNECT_NS);
                 Ok(None)
             }
             // The session reports its end soon.
-            Err(ReceiveError::Fabric(error)) if error.ends_connection() => Ok(None),
+            Err(ReceiveError::Fabric(error)) if error.ends_connection() => {
+                self.rest_for(limits::WAITER_POLL_NS);
+                Ok(None)
+            }
             received => received,
+        }
+    }
+
+    /// Lets a waiter wait for it, or no waiter any more.
+    pub(super) fn join(&mut self, membership: Option<Arc<Membership>>) {
+        self.seek.wake_with(membership.as_ref().and_then(|membership| membership.waker()));
+        if let Some(subscriber) = &mut self.subscriber {
+            subscriber.join(membership.clone());
+        }
+        self.membership = membership;
+    }
+
+    /// Tells its waiter to look again after so many nanoseconds, unless it is woken.
+    fn rest_for(&self, after_ns: u64) {
+        if let Some(membership) = &self.membership {
+            membership.rest(Condition::At(self.seek.clock().monotonic_ns().saturating_add(after_ns)));
         }
     }
 
@@ -305,6 +336,7 @@ impl<S: Renewable> Persistent<S> {
             Some(Ok(next)) => next,
         };
         (self.is_attached, self.has_ended, self.open_error) = (true, false, None);
+        next.join(self.membership.clone());
         let Some(subscriber) = &mut self.subscriber else {
             self.setting.take().into_iter().for_each(|setting| setting(&mut next));
             self.subscriber = Some(next);
@@ -314,6 +346,7 @@ impl<S: Renewable> Persistent<S> {
             (subscriber.position(), next.position());
         let begins_anew = std::mem::take(&mut self.begins_anew);
         subscriber.renew(next, epoch == before && !begins_anew);
+        subscriber.join(self.membership.clone());
         if epoch == before { Ok(()) } else { Err(ReceiveError::Restarted { epoch, before, last }) }
     }
 }

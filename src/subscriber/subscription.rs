@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use super::ReceiveError;
 use super::notices::{NoticePath, NoticeSource, NoticeSubscription};
+use super::waiter::{Condition, Membership, Waiter, WokenBy};
 use crate::chain::ErrorChain;
 use crate::clock::Clock;
 use crate::control::ControlError;
-use crate::fabric::{ByteRange, Completion, FabricError, RemoteRead, finish, read_now, wait};
+use crate::fabric::{ByteRange, Completion, FabricError, KeyedWaker, RemoteRead, finish, read_now, wait};
 use crate::id::{Delivery, Epoch, Incarnation, Sequence, TopicId, TopicName};
 use crate::layout::Geometry;
 use crate::layout::header::{BODY_OFFSET, HOT_SEQUENCE};
@@ -35,6 +36,10 @@ pub(crate) struct Subscription {
     /// The sequence in the hot line when it last prevented a sleep, and the last one received then.
     claim: Option<(u64, Sequence)>,
     attachment: Arc<dyn Attachment>,
+    notices: NoticesAsked,
+    /// What waits for this subscription among others.
+    membership: Option<Arc<Membership>>,
+    waking: Waking,
     conclusion: Conclusion,
     /// The last heartbeat read from another host, and when it was first read, by the monotonic clock.
     heartbeat: Option<(u64, u64)>,
@@ -48,6 +53,28 @@ pub(super) enum Fetching<F> {
     Values(F),
     /// The repository's headers, for a caller that no longer waits.
     Headers,
+}
+
+/// Whether notices were requested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NoticesAsked {
+    No,
+    /// The answer is awaited.
+    Asked,
+    /// How the subscriber is notified, if at all, is settled.
+    Settled,
+}
+
+/// How the publisher wakes what waits for this subscription among others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waking {
+    Unasked,
+    /// The answer is awaited.
+    Asked,
+    /// By this slot of the wake word.
+    Slot(u32),
+    /// Not at all.
+    Unavailable,
 }
 
 /// What a subscriber knows of its end.
@@ -105,6 +132,33 @@ pub(crate) trait Attachment: fmt::Debug + Send + Sync {
         false
     }
 
+    /// Requests notices, and returns whether that is possible. Does not block.
+    fn ask_notices(&self) -> bool {
+        false
+    }
+
+    /// Takes the answer to [`Self::ask_notices`], once it is there. `is_mapped`: see there.
+    fn take_notices(&self, granted: &Granted, is_mapped: bool) -> Option<Option<NoticeSource>> {
+        let _ = (granted, is_mapped);
+        None
+    }
+
+    /// Asks the publisher's node to wake this waiter by a socket, with this token, and returns whether that is possible. Does not block.
+    fn ask_slot(&self, waiter: &Arc<Waiter>, token: u32) -> bool {
+        let _ = (waiter, token);
+        false
+    }
+
+    /// Takes the answer to [`Self::ask_slot`], once it is there.
+    fn take_slot(&self) -> Option<Option<u32>> {
+        None
+    }
+
+    /// Wakes by this from now on, when an answer arrives and when the topic ends.
+    fn wake_with(&self, waker: Option<KeyedWaker>) {
+        let _ = waker;
+    }
+
     /// Detaches, with the final counts.
     fn leave(&self, stats: SubscriberStats);
 }
@@ -142,6 +196,9 @@ impl Subscription {
             sleep_max: Duration::from_nanos(limits::WAKE_WORD_SLEEP_NS),
             claim: None,
             attachment,
+            notices: NoticesAsked::No,
+            membership: None,
+            waking: Waking::Unasked,
             conclusion: Conclusion::default(),
             heartbeat: None,
             has_left: false,
@@ -284,6 +341,95 @@ impl Subscription {
             .for_each(NoticeSubscription::distrust);
     }
 
+    /// Requests notices, if they were not. Does not block: the subscriber polls until the answer is there.
+    pub(super) fn tend_notices(&mut self) {
+        match self.notices {
+            NoticesAsked::No if self.notice_source.is_some() || !self.attachment.ask_notices() => {
+                self.notices = NoticesAsked::Settled;
+            }
+            NoticesAsked::No => self.notices = NoticesAsked::Asked,
+            NoticesAsked::Asked => {
+                let is_mapped = matches!(self.source, Source::Mapped(_));
+                if let Some(source) = self.attachment.take_notices(&self.granted, is_mapped) {
+                    (self.notice_source, self.notices) = (source, NoticesAsked::Settled);
+                }
+            }
+            NoticesAsked::Settled => {}
+        }
+    }
+
+    /// Lets a waiter wait for this subscription, or no waiter any more.
+    pub(super) fn join(&mut self, membership: Option<Arc<Membership>>) {
+        self.attachment.wake_with(membership.as_ref().and_then(|membership| membership.waker()));
+        (self.membership, self.waking) = (membership, Waking::Unasked);
+    }
+
+    /// Whether a waiter does not know yet that nothing new was found.
+    #[inline]
+    pub(super) fn is_reported_ready(&self) -> bool {
+        self.membership.as_ref().is_some_and(|membership| membership.is_ready())
+    }
+
+    /// Tells its waiter that nothing new was found after `last`, and how to see that this changes.
+    #[cold]
+    pub(super) fn rest(&mut self, is_fetching: bool, last: Sequence) {
+        self.tend_notices();
+        self.tend_waking();
+        let Some(membership) = &self.membership else { return };
+        let now_ns = self.clock.monotonic_ns();
+        let at = |after_ns: u64| Condition::At(now_ns.saturating_add(after_ns));
+        let is_awaited = self.notices == NoticesAsked::Asked || self.waking == Waking::Asked;
+        let condition = match (&self.source, &self.notice_source) {
+            (Source::Released(_), _) => return,
+            _ if is_awaited && !is_fetching => at(limits::NOTICES_AWAITED_NS),
+            (Source::Mapped(memory), source) => {
+                let by = match (source, self.waking) {
+                    (Some(NoticeSource::WakeWord(wake_word)), Waking::Slot(slot)) => {
+                        WokenBy::Slot(wake_word.clone(), slot)
+                    }
+                    _ => WokenBy::Looks { interval_ns: limits::WAITER_POLL_NS, from_ns: now_ns },
+                };
+                let (memory, attachment) = (Arc::clone(memory), Arc::clone(&self.attachment));
+                Condition::Values { memory, last, attachment, by }
+            }
+            (Source::Landing { .. }, _) => at(limits::WAITER_POLL_NS),
+            (Source::Remote(_), Some(NoticeSource::Channel(notices))) if !is_fetching => {
+                at(notices.wait_ns(now_ns))
+            }
+            (Source::Remote(_), _) => at(limits::WAITER_POLL_NS),
+        };
+        membership.rest(condition);
+    }
+
+    /// Tells its waiter to look again after so many nanoseconds.
+    pub(super) fn rest_for(&self, after_ns: u64) {
+        if let Some(membership) = &self.membership {
+            membership.rest(Condition::At(self.clock.monotonic_ns().saturating_add(after_ns)));
+        }
+    }
+
+    /// Has its publisher wake its waiter, where that is possible.
+    fn tend_waking(&mut self) {
+        let is_woken = matches!(self.notice_source, Some(NoticeSource::WakeWord(_)));
+        let Some((membership, waiter)) =
+            self.membership.as_ref().and_then(|it| it.waiter().map(|waiter| (it, waiter)))
+        else {
+            return;
+        };
+        match self.waking {
+            Waking::Unasked if is_woken => {
+                let is_asked = self.attachment.ask_slot(&waiter, membership.token());
+                self.waking = if is_asked { Waking::Asked } else { Waking::Unavailable };
+            }
+            Waking::Asked => {
+                if let Some(slot) = self.attachment.take_slot() {
+                    self.waking = slot.map_or(Waking::Unavailable, Waking::Slot);
+                }
+            }
+            Waking::Unasked | Waking::Slot(_) | Waking::Unavailable => {}
+        }
+    }
+
     /// Waits for the read in progress, for a notice of a sequence after `last`, or else briefly; at most `left`.
     pub(super) fn pause(
         &mut self,
@@ -291,6 +437,7 @@ impl Subscription {
         last: Sequence,
         left: Duration,
     ) -> Result<(), FabricError> {
+        self.tend_notices();
         if let Source::Remote(remote) = &mut self.source
             && is_fetching
             && let Some(handle) = remote.wait_handle()?
@@ -318,6 +465,10 @@ impl Subscription {
                     self.clock.pause(PAUSE.min(left));
                 }
                 self.claim = claim;
+            }
+            // Nothing announces a value: each look costs the publisher's adapter a READ.
+            (_, Source::Remote(_)) if !is_fetching && self.notices == NoticesAsked::Settled => {
+                self.clock.pause(left.min(Duration::from_nanos(limits::NOTICE_TIMER_NS)));
             }
             _ => self.clock.pause(PAUSE.min(left)),
         }

@@ -10,6 +10,8 @@ pub(super) struct ClientAttachment {
     pub(super) step: AttachStep,
     pub(super) topic_ended: bool,
     pub(super) listening: NoticesRequest,
+    /// It has asked to be woken through a socket, and has no answer yet.
+    pub(super) awaits_slot: bool,
 }
 
 /// Whether an attachment has requested notices, which it does once.

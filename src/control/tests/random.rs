@@ -12,7 +12,7 @@ use crate::control::client::{ClientEvent, ClientSession};
 use crate::control::codec::{self, Outgoing};
 use crate::control::error::{ControlError, RefuseReason};
 use crate::control::message::*;
-use crate::control::notices::{Notices, NoticesBy};
+use crate::control::notices::{Notices, NoticesBy, WakeBy};
 use crate::control::server::{ACTIONS_MAX, ServerAction, ServerSession};
 use crate::id::{Delivery, KindOptions, TopicName};
 use crate::limits;
@@ -47,6 +47,8 @@ enum Request {
     TopicEnded(AttachmentId),
     Listen(AttachmentId),
     Notices(AttachmentId, NoticesBy),
+    WakeBy(AttachmentId),
+    WakeSlot(AttachmentId),
     Heard(bool),
 }
 
@@ -65,6 +67,8 @@ fn any_request() -> impl Strategy<Value = Request> {
         any_attachment().prop_map(Request::TopicEnded),
         any_attachment().prop_map(Request::Listen),
         (any_attachment(), any_way()).prop_map(|(id, by)| Request::Notices(id, by)),
+        any_attachment().prop_map(Request::WakeBy),
+        any_attachment().prop_map(Request::WakeSlot),
         any::<bool>().prop_map(Request::Heard),
     ]
 }
@@ -97,7 +101,8 @@ fn any_operations() -> impl Strategy<Value = Vec<Operation>> {
 
 fn regions_of(message: &Message) -> usize {
     let has_wake_word = matches!(message, Message::Notices(Notices { by: NoticesBy::WakeWord, .. }));
-    usize::from(has_wake_word || matches!(message, Message::Expose(_) | Message::Granted(_)))
+    let carries = matches!(message, Message::Expose(_) | Message::Granted(_) | Message::WakeBy(_));
+    usize::from(has_wake_word || carries)
 }
 
 fn ask_server(server: &mut ServerSession, request: Request) {
@@ -110,6 +115,7 @@ fn ask_server(server: &mut ServerSession, request: Request) {
         Request::Detached(id) => server.detached(id, 3),
         Request::TopicEnded(id) => server.topic_ended(id, 3),
         Request::Notices(id, by) => server.notices(id, by),
+        Request::WakeSlot(id) => server.wake_slot(id, Some(3)),
         Request::End => {
             server.shutdown(0);
             Ok(())
@@ -127,6 +133,7 @@ fn ask_client(client: &mut ClientSession, request: Request) {
         Request::Expose(id) => client.expose(id),
         Request::Detach(id) => client.detach(id, counts(0)),
         Request::Listen(id) => client.listen(id),
+        Request::WakeBy(attachment) => client.wake_by(WakeBy { attachment, socket: 1, token: 2 }),
         Request::Heard(heard) => client.heard(sample::heard(heard)),
         Request::End => client.end(0, EndReason::DONE, counts(0)),
         _ => Ok(()),
@@ -268,6 +275,7 @@ enum Step {
     Expose(u32),
     Detach(u32),
     Listen(u32),
+    WakeBy(u32),
     Heard,
     /// The topic of this attachment ends.
     TopicEnded(u32),
@@ -285,6 +293,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         10 => (0..3_u32).prop_map(Step::Expose),
         10 => (0..3_u32).prop_map(Step::Detach),
         10 => (0..3_u32).prop_map(Step::Listen),
+        10 => (0..3_u32).prop_map(Step::WakeBy),
         2 => Just(Step::Heard),
         6 => (0..3_u32).prop_map(Step::TopicEnded),
         1 => Just(Step::ClientEnd),
@@ -352,6 +361,7 @@ impl Honest {
             }
             Step::Expose(id) => ask_client(&mut self.client, Request::Expose(AttachmentId::new(id))),
             Step::Listen(id) => ask_client(&mut self.client, Request::Listen(AttachmentId::new(id))),
+            Step::WakeBy(id) => ask_client(&mut self.client, Request::WakeBy(AttachmentId::new(id))),
             Step::Heard => ask_client(&mut self.client, Request::Heard(true)),
             Step::Detach(id) => ask_client(&mut self.client, Request::Detach(AttachmentId::new(id))),
             Step::TopicEnded(id) => {
@@ -401,6 +411,9 @@ impl Honest {
             ServerAction::Listen(attachment) => {
                 let by = if yes { NoticesBy::WakeWord } else { NoticesBy::Nothing };
                 self.server.notices(attachment, by)
+            }
+            ServerAction::WakeBy(WakeBy { attachment, .. }) => {
+                self.server.wake_slot(attachment, yes.then_some(1))
             }
             ServerAction::Detach(Detach { attachment, .. }) => self.server.detached(attachment, 1),
             other => panic!("{other:?} is not a question"),

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::control::error::RefuseReason;
 use crate::control::message::*;
-use crate::control::notices::{Heard, NoticeChannel, Notices, NoticesBy, TicketBytes};
+use crate::control::notices::{Heard, NoticeChannel, Notices, NoticesBy, TicketBytes, WakeBy, WakeSlot};
 use crate::control::text::Text;
 use crate::id::{Delivery, Epoch, Incarnation, Kind, KindOptions, Sequence, TopicId, TopicName};
 use crate::layout::GeometryNumbers;
@@ -101,6 +101,8 @@ pub(crate) fn every_message() -> Vec<Message> {
         Message::Listen(attachment),
         Message::Notices(Notices { attachment, by: NoticesBy::Channel(channel()) }),
         Message::Heard(heard(true)),
+        Message::WakeBy(WakeBy { attachment, socket: 2, token: 7 }),
+        Message::WakeSlot(WakeSlot { attachment, slot: Some(5) }),
     ]
 }
 
@@ -159,6 +161,10 @@ pub(crate) fn any_message() -> impl Strategy<Value = Message> {
         (any_ticket(), any::<bool>()).prop_map(|(return_ticket, is_multicast_received)| {
             Message::Heard(Heard { return_ticket, is_multicast_received })
         }),
+        (any_attachment(), any::<u32>(), any::<u32>())
+            .prop_map(|(attachment, socket, token)| Message::WakeBy(WakeBy { attachment, socket, token })),
+        (any_attachment(), any::<Option<u32>>())
+            .prop_map(|(attachment, slot)| Message::WakeSlot(WakeSlot { attachment, slot })),
     ]
 }
 

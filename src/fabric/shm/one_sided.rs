@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::background::{Background, Deferred};
 use crate::fabric::{
     ByteRange, Completion, Exposure, FabricError, NothingToRevoke, Offer, Placement, Registered,
-    Registration, RemoteRead, RemoteWrite, Revocation, Write,
+    Registration, RemoteRead, RemoteWaker, RemoteWrite, Revocation, SocketWaker, Write,
 };
 use crate::memory::{Access, MemoryError, Region};
 use crate::sync::atomic::{Ordering, fence};
@@ -56,6 +56,10 @@ impl Offer for ShmOffer {
 
     fn open_shared(self: Box<Self>, len_min: usize) -> Result<Arc<Region>, FabricError> {
         self.open(Exposure::Write, |file| Region::import(file, len_min, Access::Write))
+    }
+
+    fn open_waker(self: Box<Self>) -> Result<Arc<dyn RemoteWaker>, FabricError> {
+        Ok(Arc::new(SocketWaker::new(self.file?)?))
     }
 
     fn open_write(self: Box<Self>, len: usize) -> Result<Box<dyn RemoteWrite>, FabricError> {

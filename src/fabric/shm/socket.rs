@@ -109,6 +109,27 @@ impl ShmConnection {
         }
     }
 
+    /// Sends a message, with a descriptor if there is one.
+    fn send_file(&self, message: &[u8], file: Option<BorrowedFd<'_>>) -> Result<Sent, FabricError> {
+        if message.len() > limits::CONTROL_MESSAGE_LEN_MAX {
+            let max = limits::CONTROL_MESSAGE_LEN_MAX;
+            return Err(FabricError::MessageTooLong { len: message.len(), max });
+        }
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(limits::MESSAGE_REGIONS_MAX))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let files = file.map(|file| [file]);
+        if let Some(files) = &files {
+            ancillary.push(SendAncillaryMessage::ScmRights(files));
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        match rustix::net::sendmsg(&self.socket, &[IoSlice::new(message)], &mut ancillary, flags) {
+            Ok(_) => Ok(Sent::Done),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(Sent::Full),
+            Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => Err(FabricError::Closed),
+            Err(errno) => Err(FabricError::system("send a message")(errno)),
+        }
+    }
+
     /// The region of a message, if it carried one; `is_cut` if the kernel dropped files.
     fn offer(&self, mut files: Vec<Deferred>, is_cut: bool) -> Result<Option<Box<dyn Offer>>, FabricError> {
         if files.len() > limits::MESSAGE_REGIONS_MAX {
@@ -133,23 +154,11 @@ impl ShmConnection {
 
 impl Connection for ShmConnection {
     fn send(&mut self, message: &[u8], region: Option<&Registration>) -> Result<Sent, FabricError> {
-        if message.len() > limits::CONTROL_MESSAGE_LEN_MAX {
-            let max = limits::CONTROL_MESSAGE_LEN_MAX;
-            return Err(FabricError::MessageTooLong { len: message.len(), max });
-        }
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(limits::MESSAGE_REGIONS_MAX))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        let file = region.map(|registration| [registration.region().file()]);
-        if let Some(files) = &file {
-            ancillary.push(SendAncillaryMessage::ScmRights(files));
-        }
-        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        match rustix::net::sendmsg(&self.socket, &[IoSlice::new(message)], &mut ancillary, flags) {
-            Ok(_) => Ok(Sent::Done),
-            Err(Errno::AGAIN | Errno::INTR) => Ok(Sent::Full),
-            Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => Err(FabricError::Closed),
-            Err(errno) => Err(FabricError::system("send a message")(errno)),
-        }
+        self.send_file(message, region.map(|registration| registration.region().file()))
+    }
+
+    fn send_socket(&mut self, message: &[u8], socket: BorrowedFd<'_>) -> Result<Sent, FabricError> {
+        self.send_file(message, Some(socket))
     }
 
     fn receive(&mut self, into: &mut [u8]) -> Result<Received, FabricError> {

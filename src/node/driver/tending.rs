@@ -124,6 +124,7 @@ impl Tending {
                 self.looked_after += 1;
             }
             let had_budget = !budget.is_used_up();
+            topic.notices.wake_others();
             let Tended { again_ns, has_written, has_given_up } = topic.landings.tend(budget);
             if has_written {
                 // The publisher does not announce it.

@@ -4,11 +4,16 @@ use std::sync::Arc;
 
 use super::membership::ChannelMembership;
 use super::{Answer, LinkAttachment, LinkError, LinkState, LinkUse, Parting};
-use crate::control::{NoticeChannel, SubscriberCounts};
-use crate::fabric::{Exposure, FabricError, Placement, Prepared, Registration};
+use crate::chain::ErrorChain;
+use crate::control::{NoticeChannel, NoticesBy, SubscriberCounts};
+use crate::event::Event;
+use crate::fabric::{Exposure, FabricError, KeyedWaker, Offer, Placement, Prepared, Registration};
 use crate::memory::Region;
+use crate::notice::{WAKE_WORD_LEN, WakeWord};
 use crate::repository::SubscriberStats;
-use crate::subscriber::{Attachment, Granted, NoticeSubscription, Source, TopicEnd};
+use crate::subscriber::{
+    AttachError, Attachment, GrantError, Granted, NoticeSource, NoticeSubscription, Source, TopicEnd, Waiter,
+};
 use crate::sync::atomic::Ordering;
 
 impl LinkAttachment {
@@ -54,6 +59,28 @@ impl LinkAttachment {
         Ok(notices)
     }
 
+    /// The source of notices of this answer, if it has one. Where memory `is_mapped`, every publisher provides notices unless it fails.
+    pub(in crate::node) fn notice_source(
+        &self,
+        (by, offer): (NoticesBy, Option<Box<dyn Offer>>),
+        granted: &Granted,
+        is_mapped: bool,
+    ) -> Result<Option<NoticeSource>, AttachError> {
+        Ok(match by {
+            NoticesBy::Nothing => is_mapped.then_some(NoticeSource::Unavailable),
+            NoticesBy::WakeWord => {
+                let memory = offer.ok_or(GrantError::NoRegion)?.open_shared(WAKE_WORD_LEN)?;
+                Some(NoticeSource::WakeWord(WakeWord::new(memory)))
+            }
+            NoticesBy::Channel(channel) => Some(NoticeSource::Channel(self.notices(&channel, granted)?)),
+        })
+    }
+
+    /// The answer to the last request, once it is there.
+    fn take_answer(&self) -> Option<Answer> {
+        self.attached.inbox.lock().answer.take()
+    }
+
     /// Exposes a landing region to the publisher.
     pub(in crate::node) fn expose(&self, landing: Registration) -> Result<(), LinkError> {
         assert_ne!(landing.exposure(), Exposure::Read, "a landing region is written by the peer");
@@ -92,6 +119,40 @@ impl Attachment for LinkAttachment {
 
     fn is_shut(&self) -> bool {
         self.attached.shut.load(Ordering::Acquire)
+    }
+
+    fn ask_notices(&self) -> bool {
+        self.listen().is_ok()
+    }
+
+    fn take_notices(&self, granted: &Granted, is_mapped: bool) -> Option<Option<NoticeSource>> {
+        let Answer::Notices { by, offer } = self.take_answer()? else { return Some(None) };
+        let source = self.notice_source((by, offer), granted, is_mapped);
+        Some(source.unwrap_or_else(|error| {
+            self.link.core.tell(&Event::Trouble {
+                what: format!("no notices of {}: {}", granted.topic, ErrorChain(&error)),
+            });
+            Some(NoticeSource::Unavailable)
+        }))
+    }
+
+    fn ask_slot(&self, waiter: &Arc<Waiter>, token: u32) -> bool {
+        self.ask_to_wake(waiter, token).is_ok()
+    }
+
+    fn take_slot(&self) -> Option<Option<u32>> {
+        match self.take_answer()? {
+            Answer::WakeSlot(slot) => Some(slot),
+            _ => Some(None),
+        }
+    }
+
+    fn wake_with(&self, waker: Option<KeyedWaker>) {
+        let mut inbox = self.attached.inbox.lock();
+        inbox.waker = waker;
+        if let Some(waker) = inbox.waker.as_ref().filter(|_| inbox.end.is_some()) {
+            waker.wake();
+        }
     }
 
     fn leave(&self, stats: SubscriberStats) {

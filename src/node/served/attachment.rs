@@ -1,13 +1,13 @@
 use std::sync::{Arc, OnceLock};
 
-use crate::control::{Attach, AttachmentId};
+use crate::control::{Attach, AttachmentId, Enclosed};
 use crate::event::Event;
 use crate::fabric::{FabricError, Registration, Revocation};
 use crate::id::{Delivery, KindOptions, NodeName, Sequence, TopicName};
 use crate::limits;
 use crate::metrics::Gauge;
 use crate::node::core::NodeCore;
-use crate::publisher::{NoticeRegistration, PublishedTopic};
+use crate::publisher::{NoticeRegistration, PublishedTopic, WakeRegistration};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// An attachment of the peer.
@@ -29,6 +29,8 @@ pub(super) struct ServedAttachment {
     pub(super) counted: bool,
     /// Wakes the peer on this host, if requested.
     pub(super) wake_word: Option<Arc<Registration>>,
+    /// Wakes the peer on this host through a socket, if requested.
+    pub(super) waking: Option<WakeRegistration>,
     /// Its registration with a channel, if requested.
     pub(super) listener: Option<NoticeRegistration>,
     /// When the topic's end was noticed, ns.
@@ -79,6 +81,7 @@ impl ServedAttachment {
             revocation: None,
             counted: false,
             wake_word: None,
+            waking: None,
             listener: None,
             ended_ns: None,
         }
@@ -100,8 +103,12 @@ impl ServedAttachment {
     }
 
     /// The region to send: the memory of its wake word, or the repository.
-    pub(super) fn region(&self, is_wake_word: bool) -> Option<Arc<Registration>> {
-        if is_wake_word { self.wake_word.clone() } else { Some(Arc::clone(&self.topic.registration)) }
+    pub(super) fn region(&self, enclosed: Enclosed) -> Option<Arc<Registration>> {
+        match enclosed {
+            Enclosed::Region => Some(Arc::clone(&self.topic.registration)),
+            Enclosed::WakeWord => self.wake_word.clone(),
+            Enclosed::Socket => None,
+        }
     }
 
     /// Whether the topic has ended and the peer was not notified.

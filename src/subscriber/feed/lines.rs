@@ -20,6 +20,7 @@ use crate::subscriber::lines::{LineReport, LineSet, LineSource, Waiting};
 use crate::subscriber::offer::Offer;
 use crate::subscriber::subscription::PAUSE;
 use crate::subscriber::table::{TableSubscriber, with_pattern, with_prefix};
+use crate::subscriber::waiter::Membership;
 use crate::subscriber::{
     LogSubscriber, Position, ReceiveError, Renewable, RenewableHandle, Sample, SubscriberError,
 };
@@ -70,7 +71,7 @@ where
     R: Serialize + DeserializeOwned + Send + 'static,
     V: Serialize + DeserializeOwned + Send + 'static,
 {
-    set: LineSet<FeedLine<K, R, V>>,
+    pub(in crate::subscriber) set: LineSet<FeedLine<K, R, V>>,
     /// What was received; from the first publisher on.
     records: Option<Records<K, V>>,
     /// How often lines had attached when the tables were last read.
@@ -465,6 +466,10 @@ where
     fn renew(&mut self, next: Self, is_same_epoch: bool) {
         self.log.renew(next.log, is_same_epoch);
         self.table.renew(next.table, is_same_epoch);
+    }
+
+    fn join(&mut self, membership: Option<Arc<Membership>>) {
+        self.log.join(membership);
     }
 }
 

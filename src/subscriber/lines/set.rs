@@ -388,6 +388,11 @@ impl<S: LineSource + Renewable> LineSet<S> {
         self.lines.iter().filter_map(|line| line.persistent.current())
     }
 
+    /// Calls this with the subscriber of each line.
+    pub(crate) fn each_line(&mut self, change: impl FnMut(&mut Persistent<S>)) {
+        self.lines.iter_mut().map(|line| &mut line.persistent).for_each(change);
+    }
+
     /// Returns the subscriber of a line, by its place.
     pub(crate) fn line(&self, index: usize) -> Option<&Persistent<S>> {
         self.lines.get(index).map(|line| &line.persistent)

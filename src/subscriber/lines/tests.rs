@@ -10,11 +10,12 @@ use super::line::LineReport;
 use super::set::LineSet;
 use super::source::LineSource;
 use crate::clock::Clock;
-use crate::fabric::{FabricError, Target};
+use crate::fabric::{FabricError, KeyedWaker, Target};
 use crate::id::{Epoch, Incarnation, Kind, Meta, Sequence};
 use crate::repository::log::LogReader;
 use crate::repository::{Arbiter, Arrival, Reader, Verdict};
 use crate::subscriber::offer::Offer;
+use crate::subscriber::waiter::Membership;
 use crate::subscriber::{
     Persistent, Position, ReceiveError, Renewable, RenewableHandle, Sample, Seek, SubscriberError,
 };
@@ -102,6 +103,8 @@ impl Seek<Scripted> for ScriptedSeek {
     fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
     }
+
+    fn wake_with(&mut self, _: Option<KeyedWaker>) {}
 }
 
 impl Renewable for Scripted {}
@@ -118,6 +121,8 @@ impl RenewableHandle for Scripted {
     fn renew(&mut self, next: Self, _: bool) {
         *self = next;
     }
+
+    fn join(&mut self, _: Option<Arc<Membership>>) {}
 }
 
 impl LineSource for Scripted {

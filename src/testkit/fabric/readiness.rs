@@ -16,7 +16,7 @@ pub(super) struct Readiness {
 impl Readiness {
     /// An unreadable handle.
     pub(super) fn new() -> Result<Self, FabricError> {
-        let (waker, mut poller) = (Waker::new()?, Poller::new()?);
+        let (waker, poller) = (Waker::new()?, Poller::new()?);
         poller.watch(0, waker.wait_handle(), Some(Interest::Read))?;
         Ok(Self { waker, poller, is_ready: AtomicBool::new(false) })
     }

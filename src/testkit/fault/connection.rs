@@ -7,7 +7,7 @@ use super::one_sided::{FaultyRead, FaultyWrite};
 use super::script::{Fault, Operation, Running};
 use crate::fabric::{
     Acceptor, Address, Capabilities, Connection, Datagrams, FabricError, Offer, Prepared, Received,
-    Registration, RemoteRead, RemoteWrite, Sent,
+    Registration, RemoteRead, RemoteWaker, RemoteWrite, Sent,
 };
 use crate::memory::Region;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -101,6 +101,10 @@ impl Connection for FaultyConnection {
         }
     }
 
+    fn send_socket(&mut self, message: &[u8], socket: BorrowedFd<'_>) -> Result<Sent, FabricError> {
+        self.inner().ok_or(FabricError::Closed)?.send_socket(message, socket)
+    }
+
     fn receive(&mut self, into: &mut [u8]) -> Result<Received, FabricError> {
         let session = self.session.clone();
         let Some(inner) = self.inner() else { return Ok(Received::Closed) };
@@ -165,6 +169,10 @@ impl Offer for FaultyOffer {
 
     fn open_shared(self: Box<Self>, len_min: usize) -> Result<Arc<Region>, FabricError> {
         self.inner.open_shared(len_min)
+    }
+
+    fn open_waker(self: Box<Self>) -> Result<Arc<dyn RemoteWaker>, FabricError> {
+        self.inner.open_waker()
     }
 
     fn open_write(self: Box<Self>, len_min: usize) -> Result<Box<dyn RemoteWrite>, FabricError> {

@@ -1,0 +1,301 @@
+//! Waits for many subscriptions at once.
+//!
+//! A subscription that found nothing new *rests*: it leaves with its waiter how to see that something is new ([`Condition`]). Before the
+//! waiter waits it *arms* those that rest since the last time: they tell their publishers that somebody waits, and only then it looks
+//! once more for what is new. So neither side misses the other, and a wait costs as much as there are subscriptions that something
+//! happened to, however many there are. A member that is *ready* stays so until its subscription has found nothing again.
+
+mod member;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+
+pub(crate) use self::member::{Condition, Membership, WokenBy};
+use self::member::{Look, Member};
+use crate::clock::{Clock, SystemClock};
+use crate::fabric::{FabricError, Interest, KeyedWaker, Poller, WakeQueue, WakeSocket, Wakes};
+use crate::limits;
+use crate::notice::WakeWord;
+
+/// The key of the queue of members that this process wakes.
+const QUEUE_KEY: u64 = 0;
+/// The key of the timer, for programs that wait for the descriptor by other means.
+const TIMER_KEY: u64 = 1;
+/// The first key of a wake socket.
+const SOCKET_KEYS: u64 = 2;
+/// The first key of a member's own descriptor.
+const MEMBER_KEYS: u64 = 1 << 33;
+
+/// What waits for many subscriptions. They share it: those that find nothing new rest in it.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    poller: Poller,
+    /// Members that threads of this process wake.
+    queue: Arc<WakeQueue>,
+    timer: OwnedFd,
+    state: Mutex<WaiterState>,
+}
+
+#[derive(Debug, Default)]
+struct WaiterState {
+    members: BTreeMap<u32, Arc<Member>>,
+    token_next: u32,
+    /// The sockets through which publishers wake members, by their keys.
+    sockets: BTreeMap<u64, WakeSocket>,
+    sockets_made: u64,
+    /// Members that rest and are not armed yet.
+    resting: Vec<Arc<Member>>,
+    /// Members that are ready.
+    ready: Vec<Arc<Member>>,
+    /// When to look at members that nothing wakes, ns.
+    looks: BTreeSet<(u64, u32)>,
+    /// When to look at all members, because a wake-up may have been lost, ns.
+    look_at_all_ns: u64,
+    /// A thread waits.
+    is_waiting: bool,
+}
+
+impl Waiter {
+    /// Creates one without members.
+    pub(crate) fn new() -> Result<Arc<Self>, FabricError> {
+        let queue = Arc::new(WakeQueue::with_capacity(0)?);
+        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK);
+        let timer = timer.map_err(FabricError::system("make a timer"))?;
+        let poller = Poller::new()?;
+        poller.watch(QUEUE_KEY, queue.wait_handle(), Some(Interest::Read))?;
+        poller.watch(TIMER_KEY, timer.as_fd(), Some(Interest::Read))?;
+        Ok(Arc::new(Self { poller, queue, timer, state: Mutex::default() }))
+    }
+
+    /// Adds a member, which is ready at first.
+    pub(crate) fn add(self: &Arc<Self>, key: usize) -> Arc<Membership> {
+        let mut state = self.state.lock();
+        while state.members.contains_key(&state.token_next) {
+            state.token_next = state.token_next.wrapping_add(1);
+        }
+        let token = state.token_next;
+        state.token_next = token.wrapping_add(1);
+        let member = Arc::new(Member::new(Arc::downgrade(self), token, key));
+        state.members.insert(token, Arc::clone(&member));
+        state.ready.push(Arc::clone(&member));
+        Arc::new(Membership(member))
+    }
+
+    /// Makes a socket through which a publisher's node wakes members. Returns the end for that node.
+    pub(crate) fn open_socket(&self) -> Result<OwnedFd, FabricError> {
+        let (socket, peer) = WakeSocket::pair()?;
+        let mut state = self.state.lock();
+        let key = SOCKET_KEYS + state.sockets_made;
+        self.poller.watch(key, socket.as_fd(), Some(Interest::Read))?;
+        state.sockets_made += 1;
+        state.sockets.insert(key, socket);
+        Ok(peer)
+    }
+
+    /// Relies on wake-ups only: looks at no member again that its publisher wakes.
+    #[cfg(test)]
+    pub(crate) fn look_at_none(&self) {
+        self.state.lock().look_at_all_ns = u64::MAX;
+    }
+
+    /// Whether a thread waits, and all members rest until their publishers, or a thread of this process, wake them.
+    #[cfg(test)]
+    pub(crate) fn is_asleep(&self) -> bool {
+        let state = self.state.lock();
+        let rests = |member: &Arc<Member>| !member.is_ready() && member.look_ns().is_none();
+        state.is_waiting && state.resting.is_empty() && state.members.values().all(rests)
+    }
+
+    /// Readable when a member may be ready, after [`Self::arm`] found none.
+    pub(crate) fn wait_handle(&self) -> BorrowedFd<'_> {
+        self.poller.wait_handle()
+    }
+
+    /// Waits until a member is ready, up to `timeout`. Adds the keys of those that are, each once.
+    pub(crate) fn wait(&self, timeout: Duration, keys: &mut Vec<usize>) -> Result<(), FabricError> {
+        let began_ns = SystemClock.monotonic_ns();
+        loop {
+            let now_ns = SystemClock.monotonic_ns();
+            let left = timeout.saturating_sub(Duration::from_nanos(now_ns.saturating_sub(began_ns)));
+            let sleep = match self.prepare(now_ns) {
+                Some(sleep) => sleep.min(left),
+                None => Duration::ZERO,
+            };
+            let mut woken = BTreeSet::new();
+            let waited = self.poller.wait(sleep, &mut woken);
+            self.collect(&woken);
+            waited?;
+            if self.gather(keys) || left.is_zero() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Prepares for a wait by other means at [`Self::wait_handle`]. Adds the keys of the members that are ready; if there are none,
+    /// the handle becomes readable when one may be.
+    pub(crate) fn arm(&self, keys: &mut Vec<usize>) -> Result<(), FabricError> {
+        let mut woken = BTreeSet::new();
+        self.poller.wait(Duration::ZERO, &mut woken)?;
+        self.collect(&woken);
+        let now_ns = SystemClock.monotonic_ns();
+        if let Some(sleep) = self.prepare(now_ns) {
+            let due = Timespec::try_from(sleep.max(Duration::from_nanos(1)));
+            let due = due.unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
+            let once = Itimerspec { it_interval: Timespec::default(), it_value: due };
+            let set = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once);
+            set.map_err(FabricError::system("set a timer"))?;
+        }
+        self.gather(keys);
+        Ok(())
+    }
+
+    /// Arms the members that rest, and looks at those that are due. `None` if a member is ready; otherwise how long to wait at most.
+    fn prepare(&self, now_ns: u64) -> Option<Duration> {
+        let mut state = self.state.lock();
+        state.is_waiting = true;
+        state.arm();
+        state.look(now_ns);
+        state.ready.retain(|member| member.is_ready());
+        if !state.ready.is_empty() {
+            return None;
+        }
+        let due_ns = state.looks.first().map_or(u64::MAX, |(due_ns, _)| *due_ns).min(state.look_at_all_ns);
+        Some(Duration::from_nanos(due_ns.saturating_sub(now_ns)))
+    }
+
+    /// Marks the members that were woken.
+    fn collect(&self, woken: &BTreeSet<u64>) {
+        let mut state = self.state.lock();
+        state.is_waiting = false;
+        let mut tokens = Vec::new();
+        for key in woken {
+            match *key {
+                QUEUE_KEY => {
+                    let mut queued = BTreeSet::new();
+                    self.queue.take(&mut queued);
+                    tokens.extend(queued.into_iter().filter_map(|token| u32::try_from(token).ok()));
+                }
+                // It was set for this wait.
+                TIMER_KEY => drop(rustix::io::read(&self.timer, &mut [0; 8])),
+                key if key >= MEMBER_KEYS => tokens.extend(u32::try_from(key - MEMBER_KEYS).ok()),
+                key => self.take_socket(&mut state, key, &mut tokens),
+            }
+        }
+        tokens.into_iter().for_each(|token| state.mark(token));
+    }
+
+    /// Takes what a socket has received.
+    fn take_socket(&self, state: &mut WaiterState, key: u64, tokens: &mut Vec<u32>) {
+        let Some(wakes) = state.sockets.get(&key).map(|socket| socket.take(tokens)) else { return };
+        if wakes != Wakes::Tokens {
+            state.look_at_all();
+        }
+        if wakes == Wakes::Closed
+            && let Some(socket) = state.sockets.remove(&key)
+        {
+            // Its session is over, which is an event of its own for each member. Fails only if it is not watched.
+            let _ = self.poller.watch(key, socket.as_fd(), None);
+        }
+    }
+
+    /// Replaces `keys` by those of the members that are ready. Whether there are any.
+    fn gather(&self, keys: &mut Vec<usize>) -> bool {
+        let mut state = self.state.lock();
+        state.ready.retain(|member| member.is_ready());
+        keys.clear();
+        keys.extend(state.ready.iter().map(|member| member.key()));
+        keys.sort_unstable();
+        keys.dedup();
+        !keys.is_empty()
+    }
+
+    /// Wakes a member from within this process.
+    fn waker(&self, token: u32) -> KeyedWaker {
+        self.queue.keyed(token.into())
+    }
+
+    /// Takes a member that has found nothing new.
+    fn rest(&self, member: Arc<Member>) {
+        let mut state = self.state.lock();
+        state.resting.push(member);
+        if state.is_waiting {
+            self.queue.wake();
+        }
+    }
+
+    /// Forgets a member.
+    fn forget(&self, token: u32) {
+        let state = &mut *self.state.lock();
+        state.members.remove(&token);
+        state.looks.retain(|(_, other)| *other != token);
+        for members in [&mut state.resting, &mut state.ready] {
+            members.retain(|member| member.token() != token);
+        }
+    }
+}
+
+impl WaiterState {
+    /// Arms the members that rest.
+    fn arm(&mut self) {
+        let resting = std::mem::take(&mut self.resting);
+        let mut is_demanded = false;
+        for member in &resting {
+            is_demanded |= member.arm();
+        }
+        if !resting.is_empty() {
+            WakeWord::settle(is_demanded);
+        }
+        for member in resting {
+            if member.has_news() {
+                self.mark_ready(member);
+            } else if let Some(due_ns) = member.look_ns() {
+                self.looks.insert((due_ns, member.token()));
+            }
+        }
+    }
+
+    /// Looks at the members that are due, and from time to time at all.
+    fn look(&mut self, now_ns: u64) {
+        if now_ns >= self.look_at_all_ns {
+            self.look_at_all();
+            self.look_at_all_ns = now_ns.saturating_add(limits::WAITER_LOOK_NS);
+        }
+        while let Some((due_ns, token)) = self.looks.first().copied().filter(|(due_ns, _)| *due_ns <= now_ns)
+        {
+            self.looks.remove(&(due_ns, token));
+            let Some(member) = self.members.get(&token).cloned() else { continue };
+            match member.look(now_ns) {
+                Look::Ready => self.mark_ready(member),
+                Look::Again(due_ns) => drop(self.looks.insert((due_ns, token))),
+                Look::Done => {}
+            }
+        }
+    }
+
+    /// Looks at every member that nothing has woken.
+    fn look_at_all(&mut self) {
+        let Self { members, ready, .. } = self;
+        let waiting = members.values().filter(|member| !member.is_ready() && member.has_news());
+        ready.extend(waiting.filter(|member| member.become_ready()).cloned());
+    }
+
+    /// A member was woken.
+    fn mark(&mut self, token: u32) {
+        if let Some(member) = self.members.get(&token).cloned() {
+            self.mark_ready(member);
+        }
+    }
+
+    fn mark_ready(&mut self, member: Arc<Member>) {
+        if member.become_ready() {
+            self.ready.push(member);
+        }
+    }
+}

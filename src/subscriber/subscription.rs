@@ -6,7 +6,7 @@ use super::ReceiveError;
 use super::notices::{NoticePath, NoticeSource, NoticeSubscription};
 use super::waiter::{Condition, Membership, Waiter, WokenBy};
 use crate::chain::ErrorChain;
-use crate::clock::Clock;
+use crate::clock::{Clock, saturate};
 use crate::control::ControlError;
 use crate::fabric::{ByteRange, Completion, FabricError, KeyedWaker, RemoteRead, finish, read_now, wait};
 use crate::id::{Delivery, Epoch, Incarnation, Sequence, TopicId, TopicName};
@@ -394,10 +394,18 @@ impl Subscription {
             }
             (Source::Landing { .. }, _) => at(limits::WAITER_POLL_NS),
             (Source::Remote(_), Some(NoticeSource::Channel(notices))) if !is_fetching => {
-                at(notices.wait_ns(now_ns))
+                notices.rest(last, now_ns, membership.waker())
             }
-            (Source::Remote(_), _) => at(limits::WAITER_POLL_NS),
+            (Source::Remote(_), _) if !is_fetching => at(limits::WAITER_POLL_NS),
+            (Source::Remote(_), _) => at(saturate(FETCH_WAIT)),
         };
+        if let (Source::Remote(remote), true) = (&mut self.source, is_fetching) {
+            match remote.wait_handle() {
+                Ok(Some(handle)) => membership.watch(handle),
+                // It is complete by now, or the next poll returns the error.
+                Ok(None) | Err(_) => return,
+            }
+        }
         membership.rest(condition);
     }
 

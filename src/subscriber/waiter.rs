@@ -9,7 +9,7 @@ mod member;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -19,10 +19,11 @@ use rustix::time::{
 
 pub(crate) use self::member::{Condition, Membership, WokenBy};
 use self::member::{Look, Member};
+use crate::chain::ErrorChain;
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::{FabricError, Interest, KeyedWaker, Poller, WakeQueue, WakeSocket, Wakes};
 use crate::limits;
-use crate::notice::WakeWord;
+use crate::notice::{NoticeReceiver, WakeWord};
 
 /// The key of the queue of members that this process wakes.
 const QUEUE_KEY: u64 = 0;
@@ -30,8 +31,12 @@ const QUEUE_KEY: u64 = 0;
 const TIMER_KEY: u64 = 1;
 /// The first key of a wake socket.
 const SOCKET_KEYS: u64 = 2;
+/// The first key of a channel of notices.
+const CHANNEL_KEYS: u64 = 1 << 32;
 /// The first key of a member's own descriptor.
 const MEMBER_KEYS: u64 = 1 << 33;
+/// Turns of a channel's receiver in one wait.
+const TURNS_MAX: usize = 16;
 
 /// What waits for many subscriptions. They share it: those that find nothing new rest in it.
 #[derive(Debug)]
@@ -50,6 +55,9 @@ struct WaiterState {
     /// The sockets through which publishers wake members, by their keys.
     sockets: BTreeMap<u64, WakeSocket>,
     sockets_made: u64,
+    /// The channels whose notices wake members, by their keys.
+    channels: BTreeMap<u64, Weak<NoticeReceiver>>,
+    channels_made: u64,
     /// Members that rest and are not armed yet.
     resting: Vec<Arc<Member>>,
     /// Members that are ready.
@@ -160,6 +168,7 @@ impl Waiter {
     fn prepare(&self, now_ns: u64) -> Option<Duration> {
         let mut state = self.state.lock();
         state.is_waiting = true;
+        self.watch_channels(&mut state);
         state.arm();
         state.look(now_ns);
         state.ready.retain(|member| member.is_ready());
@@ -177,17 +186,18 @@ impl Waiter {
         let mut tokens = Vec::new();
         for key in woken {
             match *key {
-                QUEUE_KEY => {
-                    let mut queued = BTreeSet::new();
-                    self.queue.take(&mut queued);
-                    tokens.extend(queued.into_iter().filter_map(|token| u32::try_from(token).ok()));
-                }
+                QUEUE_KEY => {}
                 // It was set for this wait.
                 TIMER_KEY => drop(rustix::io::read(&self.timer, &mut [0; 8])),
+                key if key >= CHANNEL_KEYS && key < MEMBER_KEYS => Self::receive(&state, key),
                 key if key >= MEMBER_KEYS => tokens.extend(u32::try_from(key - MEMBER_KEYS).ok()),
                 key => self.take_socket(&mut state, key, &mut tokens),
             }
         }
+        // Last, after notices that were received above.
+        let mut queued = BTreeSet::new();
+        self.queue.take(&mut queued);
+        tokens.extend(queued.into_iter().filter_map(|token| u32::try_from(token).ok()));
         tokens.into_iter().for_each(|token| state.mark(token));
     }
 
@@ -216,6 +226,51 @@ impl Waiter {
         !keys.is_empty()
     }
 
+    /// Wakes a member when this handle is readable, once.
+    fn watch_for(&self, token: u32, handle: BorrowedFd<'_>) {
+        let watched = self.poller.watch(MEMBER_KEYS + u64::from(token), handle, Some(Interest::ReadOnce));
+        if let Err(error) = watched {
+            tracing::debug!(target: "fabricast", error = %ErrorChain(&error), "a read cannot be waited for");
+        }
+    }
+
+    /// Receives the notices of this channel while it waits.
+    fn receive_for(&self, receiver: &Arc<NoticeReceiver>) {
+        let state = &mut *self.state.lock();
+        if state.channels.values().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(receiver))) {
+            return;
+        }
+        let key = CHANNEL_KEYS + state.channels_made;
+        state.channels_made += 1;
+        state.channels.insert(key, Arc::downgrade(receiver));
+    }
+
+    /// Watches the channels, so that their notices end the wait.
+    fn watch_channels(&self, state: &mut WaiterState) {
+        state.channels.retain(|key, channel| {
+            let Some(receiver) = channel.upgrade() else {
+                self.poller.forget(*key);
+                return false;
+            };
+            let watched = receiver.wait_handle().and_then(|handle| {
+                handle.map_or(Ok(()), |handle| self.poller.watch(*key, handle, Some(Interest::Read)))
+            });
+            if let Err(error) = watched {
+                tracing::debug!(target: "fabricast", error = %ErrorChain(&error), "notices cannot be waited for");
+            }
+            true
+        });
+    }
+
+    /// Receives the notices of a channel.
+    fn receive(state: &WaiterState, key: u64) {
+        let Some(receiver) = state.channels.get(&key).and_then(Weak::upgrade) else { return };
+        let now_ns = SystemClock.monotonic_ns();
+        // An error is reported by the session; the members' timers still work.
+        let turns = (0..TURNS_MAX).take_while(|_| receiver.turn(now_ns).unwrap_or(false));
+        turns.for_each(drop);
+    }
+
     /// Wakes a member from within this process.
     fn waker(&self, token: u32) -> KeyedWaker {
         self.queue.keyed(token.into())
@@ -235,6 +290,7 @@ impl Waiter {
         let state = &mut *self.state.lock();
         state.members.remove(&token);
         state.looks.retain(|(_, other)| *other != token);
+        self.poller.forget(MEMBER_KEYS + u64::from(token));
         for members in [&mut state.resting, &mut state.ready] {
             members.retain(|member| member.token() != token);
         }

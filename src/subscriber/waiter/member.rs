@@ -1,4 +1,5 @@
 use std::fmt;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -8,7 +9,7 @@ use crate::fabric::KeyedWaker;
 use crate::id::Sequence;
 use crate::layout::header::HOT_SEQUENCE;
 use crate::memory::Region;
-use crate::notice::WakeWord;
+use crate::notice::{Mailbox, NoticeReceiver, WakeWord};
 use crate::subscriber::subscription::Attachment;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
@@ -33,6 +34,8 @@ pub(crate) enum Condition {
     Told,
     /// At this time, ns of the monotonic clock, or when a thread of this process says so.
     At(u64),
+    /// There is a notice of a sequence after `seen`, or it is this time, ns.
+    Notices { receiver: Arc<NoticeReceiver>, mailbox: Arc<Mailbox>, seen: Sequence, due_ns: u64 },
     /// This memory has a value after `last`, or the topic has ended.
     Values { memory: Arc<Region>, last: Sequence, attachment: Arc<dyn Attachment>, by: WokenBy },
 }
@@ -79,9 +82,19 @@ impl Membership {
         self.0.is_ready()
     }
 
+    /// Wakes it when this handle of the subscription is readable, once. On failure the condition's time still wakes it.
+    pub(crate) fn watch(&self, handle: BorrowedFd<'_>) {
+        if let Some(waiter) = self.waiter() {
+            waiter.watch_for(self.token(), handle);
+        }
+    }
+
     /// The subscription has found nothing new. `condition` says how to see that this changes.
     pub(crate) fn rest(&self, condition: Condition) {
         let Some(waiter) = self.waiter() else { return };
+        if let Condition::Notices { receiver, .. } = &condition {
+            waiter.receive_for(receiver);
+        }
         let before = std::mem::replace(&mut *self.0.condition.lock(), condition);
         // Release: the condition is in place.
         if self.0.is_ready.swap(false, Ordering::AcqRel) {
@@ -124,16 +137,19 @@ impl Member {
                 wake_word.arm(*slot);
                 wake_word.is_demanding()
             }
-            Condition::Values { .. } | Condition::Told | Condition::At(_) => false,
+            Condition::Values { .. } | Condition::Notices { .. } | Condition::Told | Condition::At(_) => {
+                false
+            }
         }
     }
 
-    /// Whether its memory shows something new.
+    /// Whether its memory, or a notice, shows something new.
     pub(super) fn has_news(&self) -> bool {
         match &*self.condition.lock() {
             Condition::Values { memory, last, attachment, .. } => {
                 attachment.has_ended() || memory.load_acquire(HOT_SEQUENCE) > last.get()
             }
+            Condition::Notices { mailbox, seen, .. } => mailbox.has_news(*seen),
             Condition::Told | Condition::At(_) => false,
         }
     }
@@ -141,7 +157,7 @@ impl Member {
     /// When to look at it, if nothing wakes it, ns.
     pub(super) fn look_ns(&self) -> Option<u64> {
         match &*self.condition.lock() {
-            Condition::At(due_ns) => Some(*due_ns),
+            Condition::At(due_ns) | Condition::Notices { due_ns, .. } => Some(*due_ns),
             Condition::Values { by: WokenBy::Looks { interval_ns, from_ns }, .. } => {
                 Some(from_ns.saturating_add(*interval_ns))
             }
@@ -157,8 +173,8 @@ impl Member {
         let has_news = self.has_news();
         match &*self.condition.lock() {
             _ if has_news => Look::Ready,
-            Condition::At(due_ns) if *due_ns <= now_ns => Look::Ready,
-            Condition::At(due_ns) => Look::Again(*due_ns),
+            Condition::At(due_ns) | Condition::Notices { due_ns, .. } if *due_ns <= now_ns => Look::Ready,
+            Condition::At(due_ns) | Condition::Notices { due_ns, .. } => Look::Again(*due_ns),
             Condition::Values { by: WokenBy::Looks { interval_ns, .. }, .. } => {
                 Look::Again(now_ns.saturating_add(*interval_ns))
             }

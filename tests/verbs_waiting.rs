@@ -49,7 +49,8 @@ impl Waiting {
     fn wait(&mut self, timeout: Duration) {
         for key in self.set.wait(timeout).expect("it can wait").to_vec() {
             self.looks += 1;
-            while let Some(sample) = self.subscribers[key].try_receive_ref().expect("the topic is there") {
+            let subscriber = self.subscribers.get_mut(key).expect("a key that was given");
+            while let Some(sample) = subscriber.try_receive_ref().expect("the topic is there") {
                 let last = self.received.insert(key, sample.meta.sequence.get());
                 assert!(last < Some(sample.meta.sequence.get()), "{key}: received twice");
             }

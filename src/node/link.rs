@@ -1,3 +1,4 @@
+mod attached;
 mod attachment;
 mod hanging;
 mod membership;
@@ -11,6 +12,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use self::attached::Attached;
+pub(super) use self::attached::{Answer, Request};
 use self::membership::ChannelMembership;
 use self::pulse::Pulse;
 use self::waking::WakeSockets;
@@ -18,12 +21,12 @@ use super::core::NodeCore;
 use super::outbox::{Enclosure, Outbox};
 use crate::chain::ErrorChain;
 use crate::control::{
-    AttachmentId, ClientEvent, ClientSession, ControlError, Detached, Enclosed, EndReason, Grant, Identity,
-    Notices, NoticesBy, RefuseReason, SubscriberCounts, TopicEnded, TopicEntry, WakeSlot,
+    AttachmentId, ClientEvent, ClientSession, ControlError, Detached, Enclosed, EndReason, Identity, Notices,
+    SubscriberCounts, TopicEnded, TopicEntry, WakeSlot,
 };
 use crate::event::Event;
-use crate::fabric::{Address, Connection, FabricError, KeyedWaker, Offer, Received, Registration};
-use crate::id::{Delivery, KindOptions, Sequence, TopicName};
+use crate::fabric::{Address, Connection, FabricError, KeyedWaker, Offer, Received};
+use crate::id::{Delivery, Sequence};
 use crate::limits;
 use crate::subscriber::TopicEnd;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -80,49 +83,6 @@ struct LinkState {
 /// Identifies one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ticket(u64);
-
-/// One attachment of a link.
-#[derive(Debug)]
-pub(super) struct Attached {
-    ended: AtomicBool,
-    delivery: Delivery,
-    /// The topic ended some time ago: reading must stop.
-    shut: AtomicBool,
-    inbox: Mutex<Inbox>,
-}
-
-#[derive(Debug, Default)]
-struct Inbox {
-    answer: Option<Answer>,
-    end: Option<TopicEnd>,
-    /// The landing region, to be sent, and kept while the publisher may write it.
-    landing: Option<Arc<Registration>>,
-    /// The sending end of its waiter's wake socket, to be sent.
-    socket: Option<Arc<OwnedFd>>,
-    /// Wakes its waiter.
-    waker: Option<KeyedWaker>,
-    /// Its subscriber left before the answer: detach then, with these counts.
-    leaving: Option<SubscriberCounts>,
-}
-
-/// A request to a publisher.
-#[derive(Debug)]
-pub(super) struct Request {
-    pub(super) topic: TopicName,
-    pub(super) delivery: Delivery,
-    pub(super) schema_hash: Option<u64>,
-    pub(super) options: KindOptions,
-}
-
-/// A publisher's answer.
-#[derive(Debug)]
-pub(super) enum Answer {
-    Granted { grant: Grant, offer: Option<Box<dyn Offer>> },
-    Exposed,
-    Notices { by: NoticesBy, offer: Option<Box<dyn Offer>> },
-    WakeSlot(Option<u32>),
-    Refused { reason: RefuseReason, text: String },
-}
 
 /// A subscription's handle of its attachment. The fields drop in this order.
 #[derive(Debug)]
@@ -593,19 +553,6 @@ impl LinkState {
                 self.fail(ControlError::Broken { why: ErrorChain(&error).to_string() })
             }
             Err(_) => {}
-        }
-    }
-}
-
-impl Attached {
-    /// Ends the attachment for its subscriber. The first reason stays.
-    fn finish(&self, end: TopicEnd) {
-        let mut inbox = self.inbox.lock();
-        inbox.end.get_or_insert(end);
-        // Release: a thread that reads the flag finds the reason. Pairs with the Acquire in `has_ended`.
-        self.ended.store(true, Ordering::Release);
-        if let Some(waker) = &inbox.waker {
-            waker.wake();
         }
     }
 }

@@ -37,4 +37,4 @@ pub use state::StateSubscriber;
 pub(crate) use subscription::{Attachment, Granted, Position, Source, Subscription, TopicEnd};
 pub use table::{Change, Changes, Snapshot, SnapshotEntry, TableSubscriber};
 pub use wait_set::{WaitSet, Waitable};
-pub(crate) use waiter::Waiter;
+pub(crate) use waiter::{Waiter, Watched};

@@ -1,12 +1,13 @@
-use std::fmt;
+mod waiting;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::ReceiveError;
 use super::notices::{NoticePath, NoticeSource, NoticeSubscription};
-use super::waiter::{Condition, Membership, Waiter, WokenBy};
+use super::waiter::{Membership, Waiter, Watched};
 use crate::chain::ErrorChain;
-use crate::clock::{Clock, saturate};
+use crate::clock::Clock;
 use crate::control::ControlError;
 use crate::fabric::{ByteRange, Completion, FabricError, KeyedWaker, RemoteRead, finish, read_now, wait};
 use crate::id::{Delivery, Epoch, Incarnation, Sequence, TopicId, TopicName};
@@ -120,11 +121,8 @@ pub(crate) struct Granted {
 }
 
 /// The session side of a subscription. Every method returns at once.
-pub(crate) trait Attachment: fmt::Debug + Send + Sync {
-    /// Whether [`Self::end`] has an end to report. Every receive calls it: one load.
-    fn has_ended(&self) -> bool;
-
-    /// How the topic ended.
+pub(crate) trait Attachment: Watched {
+    /// How the topic ended, once [`Watched::has_ended`] says so.
     fn end(&self) -> Option<TopicEnd>;
 
     /// Whether a repository on another host must not be read any more, because its topic ended some time ago.
@@ -339,103 +337,6 @@ impl Subscription {
             .iter_mut()
             .filter_map(NoticeSource::subscription)
             .for_each(NoticeSubscription::distrust);
-    }
-
-    /// Requests notices, if they were not. Does not block: the subscriber polls until the answer is there.
-    pub(super) fn tend_notices(&mut self) {
-        match self.notices {
-            NoticesAsked::No if self.notice_source.is_some() || !self.attachment.ask_notices() => {
-                self.notices = NoticesAsked::Settled;
-            }
-            NoticesAsked::No => self.notices = NoticesAsked::Asked,
-            NoticesAsked::Asked => {
-                let is_mapped = matches!(self.source, Source::Mapped(_));
-                if let Some(source) = self.attachment.take_notices(&self.granted, is_mapped) {
-                    (self.notice_source, self.notices) = (source, NoticesAsked::Settled);
-                }
-            }
-            NoticesAsked::Settled => {}
-        }
-    }
-
-    /// Lets a waiter wait for this subscription, or no waiter any more.
-    pub(super) fn join(&mut self, membership: Option<Arc<Membership>>) {
-        self.attachment.wake_with(membership.as_ref().and_then(|membership| membership.waker()));
-        (self.membership, self.waking) = (membership, Waking::Unasked);
-    }
-
-    /// Whether a waiter does not know yet that nothing new was found.
-    #[inline]
-    pub(super) fn is_reported_ready(&self) -> bool {
-        self.membership.as_ref().is_some_and(|membership| membership.is_ready())
-    }
-
-    /// Tells its waiter that nothing new was found after `last`, and how to see that this changes.
-    #[cold]
-    pub(super) fn rest(&mut self, is_fetching: bool, last: Sequence) {
-        self.tend_notices();
-        self.tend_waking();
-        let Some(membership) = &self.membership else { return };
-        let now_ns = self.clock.monotonic_ns();
-        let at = |after_ns: u64| Condition::At(now_ns.saturating_add(after_ns));
-        let is_awaited = self.notices == NoticesAsked::Asked || self.waking == Waking::Asked;
-        let condition = match (&self.source, &self.notice_source) {
-            (Source::Released(_), _) => return,
-            _ if is_awaited && !is_fetching => at(limits::NOTICES_AWAITED_NS),
-            (Source::Mapped(memory), source) => {
-                let by = match (source, self.waking) {
-                    (Some(NoticeSource::WakeWord(wake_word)), Waking::Slot(slot)) => {
-                        WokenBy::Slot(wake_word.clone(), slot)
-                    }
-                    _ => WokenBy::Looks { interval_ns: limits::WAITER_POLL_NS, from_ns: now_ns },
-                };
-                let (memory, attachment) = (Arc::clone(memory), Arc::clone(&self.attachment));
-                Condition::Values { memory, last, attachment, by }
-            }
-            (Source::Landing { .. }, _) => at(limits::WAITER_POLL_NS),
-            (Source::Remote(_), Some(NoticeSource::Channel(notices))) if !is_fetching => {
-                notices.rest(last, now_ns, membership.waker())
-            }
-            (Source::Remote(_), _) if !is_fetching => at(limits::WAITER_POLL_NS),
-            (Source::Remote(_), _) => at(saturate(FETCH_WAIT)),
-        };
-        if let (Source::Remote(remote), true) = (&mut self.source, is_fetching) {
-            match remote.wait_handle() {
-                Ok(Some(handle)) => membership.watch(handle),
-                // It is complete by now, or the next poll returns the error.
-                Ok(None) | Err(_) => return,
-            }
-        }
-        membership.rest(condition);
-    }
-
-    /// Tells its waiter to look again after so many nanoseconds.
-    pub(super) fn rest_for(&self, after_ns: u64) {
-        if let Some(membership) = &self.membership {
-            membership.rest(Condition::At(self.clock.monotonic_ns().saturating_add(after_ns)));
-        }
-    }
-
-    /// Has its publisher wake its waiter, where that is possible.
-    fn tend_waking(&mut self) {
-        let is_woken = matches!(self.notice_source, Some(NoticeSource::WakeWord(_)));
-        let Some((membership, waiter)) =
-            self.membership.as_ref().and_then(|it| it.waiter().map(|waiter| (it, waiter)))
-        else {
-            return;
-        };
-        match self.waking {
-            Waking::Unasked if is_woken => {
-                let is_asked = self.attachment.ask_slot(&waiter, membership.token());
-                self.waking = if is_asked { Waking::Asked } else { Waking::Unavailable };
-            }
-            Waking::Asked => {
-                if let Some(slot) = self.attachment.take_slot() {
-                    self.waking = slot.map_or(Waking::Unavailable, Waking::Slot);
-                }
-            }
-            Waking::Unasked | Waking::Slot(_) | Waking::Unavailable => {}
-        }
     }
 
     /// Waits for the read in progress, for a notice of a sequence after `last`, or else briefly; at most `left`.

@@ -17,7 +17,7 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 
-pub(crate) use self::member::{Condition, Membership, WokenBy};
+pub(crate) use self::member::{Condition, Watched, WokenBy};
 use self::member::{Look, Member};
 use crate::chain::ErrorChain;
 use crate::clock::{Clock, SystemClock};
@@ -46,6 +46,13 @@ pub(crate) struct Waiter {
     queue: Arc<WakeQueue>,
     timer: OwnedFd,
     state: Mutex<WaiterState>,
+}
+
+/// A subscription's membership in a waiter, until the last handle is dropped.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    member: Arc<Member>,
+    waiter: Weak<Waiter>,
 }
 
 #[derive(Debug, Default)]
@@ -90,10 +97,10 @@ impl Waiter {
         }
         let token = state.token_next;
         state.token_next = token.wrapping_add(1);
-        let member = Arc::new(Member::new(Arc::downgrade(self), token, key));
+        let member = Arc::new(Member::new(token, key));
         state.members.insert(token, Arc::clone(&member));
         state.ready.push(Arc::clone(&member));
-        Arc::new(Membership(member))
+        Arc::new(Membership { member, waiter: Arc::downgrade(self) })
     }
 
     /// Makes a socket through which a publisher's node wakes members. Returns the end for that node.
@@ -189,7 +196,7 @@ impl Waiter {
                 QUEUE_KEY => {}
                 // It was set for this wait.
                 TIMER_KEY => drop(rustix::io::read(&self.timer, &mut [0; 8])),
-                key if key >= CHANNEL_KEYS && key < MEMBER_KEYS => Self::receive(&state, key),
+                key if (CHANNEL_KEYS..MEMBER_KEYS).contains(&key) => Self::receive(&state, key),
                 key if key >= MEMBER_KEYS => tokens.extend(u32::try_from(key - MEMBER_KEYS).ok()),
                 key => self.take_socket(&mut state, key, &mut tokens),
             }
@@ -294,6 +301,57 @@ impl Waiter {
         for members in [&mut state.resting, &mut state.ready] {
             members.retain(|member| member.token() != token);
         }
+    }
+}
+
+impl Membership {
+    /// Its waiter.
+    pub(crate) fn waiter(&self) -> Option<Arc<Waiter>> {
+        self.waiter.upgrade()
+    }
+
+    /// What wakes it from other processes.
+    pub(crate) fn token(&self) -> u32 {
+        self.member.token()
+    }
+
+    /// What wakes it from threads of this process. `None` once its waiter is gone.
+    pub(crate) fn waker(&self) -> Option<KeyedWaker> {
+        Some(self.waiter()?.waker(self.token()))
+    }
+
+    /// Whether its subscription may have something new.
+    #[inline]
+    pub(crate) fn is_ready(&self) -> bool {
+        self.member.is_ready()
+    }
+
+    /// Wakes it when this handle of the subscription is readable, once. On failure the condition's time still wakes it.
+    pub(crate) fn watch(&self, handle: BorrowedFd<'_>) {
+        if let Some(waiter) = self.waiter() {
+            waiter.watch_for(self.token(), handle);
+        }
+    }
+
+    /// The subscription has found nothing new. `condition` says how to see that this changes.
+    pub(crate) fn rest(&self, condition: Condition) {
+        let Some(waiter) = self.waiter() else { return };
+        if let Condition::Notices { receiver, .. } = &condition {
+            waiter.receive_for(receiver);
+        }
+        if self.member.rest(condition) {
+            waiter.rest(Arc::clone(&self.member));
+        }
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        if let Some(waiter) = self.waiter() {
+            waiter.forget(self.token());
+        }
+        // Here, where no lock is held: this may be the last use of a session.
+        self.member.clear();
     }
 }
 

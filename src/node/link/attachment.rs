@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::membership::ChannelMembership;
 use super::{Answer, LinkAttachment, LinkError, LinkState, LinkUse, Parting};
 use crate::chain::ErrorChain;
-use crate::control::{NoticeChannel, NoticesBy, SubscriberCounts};
+use crate::control::{NoticeChannel, NoticesBy, SubscriberCounts, WakeBy};
 use crate::event::Event;
 use crate::fabric::{Exposure, FabricError, KeyedWaker, Offer, Placement, Prepared, Registration};
 use crate::memory::Region;
@@ -13,6 +13,7 @@ use crate::notice::{WAKE_WORD_LEN, WakeWord};
 use crate::repository::SubscriberStats;
 use crate::subscriber::{
     AttachError, Attachment, GrantError, Granted, NoticeSource, NoticeSubscription, Source, TopicEnd, Waiter,
+    Watched,
 };
 use crate::sync::atomic::Ordering;
 
@@ -76,6 +77,21 @@ impl LinkAttachment {
         })
     }
 
+    /// Asks the peer to wake this waiter by a socket, with this token.
+    fn ask_to_wake(&self, waiter: &Arc<Waiter>, token: u32) -> Result<(), FabricError> {
+        let state = &mut *self.link.state.lock();
+        if !state.connection.capabilities().shares_memory {
+            return Err(FabricError::Access { why: "this medium carries no sockets" });
+        }
+        let (socket, sender) = state.wake_sockets.of(waiter)?;
+        self.attached.inbox.lock().socket = Some(sender);
+        let asked = state.session.wake_by(WakeBy { attachment: self.id, socket, token });
+        // The session is over, or the topic has ended: the waiter is told.
+        asked.map_err(|_| FabricError::Closed)?;
+        state.flush();
+        Ok(())
+    }
+
     /// The answer to the last request, once it is there.
     fn take_answer(&self) -> Option<Answer> {
         self.attached.inbox.lock().answer.take()
@@ -107,12 +123,14 @@ impl LinkAttachment {
     }
 }
 
-impl Attachment for LinkAttachment {
+impl Watched for LinkAttachment {
     fn has_ended(&self) -> bool {
         // Acquire: pairs with the Release in `Attached::finish`.
         self.attached.ended.load(Ordering::Acquire)
     }
+}
 
+impl Attachment for LinkAttachment {
     fn end(&self) -> Option<TopicEnd> {
         self.attached.inbox.lock().end.clone()
     }

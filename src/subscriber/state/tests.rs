@@ -20,6 +20,7 @@ use crate::notice::{WAKE_WORD_LEN, WakeWord};
 use crate::payload::{Payload as _, Raw};
 use crate::repository::state::StateWriter;
 use crate::repository::{GrantedAt, SubscriberStats, Writer as _};
+use crate::subscriber::waiter::Watched;
 use crate::subscriber::{
     Attachment, Granted, NoticeSource, ReceiveError, Source, SubscriberHandle as _, Subscription, TopicEnd,
 };
@@ -140,11 +141,13 @@ impl Clock for BusyClock {
 #[derive(Debug, Default)]
 struct Attached(Mutex<Option<TopicEnd>>);
 
-impl Attachment for Attached {
+impl Watched for Attached {
     fn has_ended(&self) -> bool {
         self.0.lock().is_some()
     }
+}
 
+impl Attachment for Attached {
     fn end(&self) -> Option<TopicEnd> {
         self.0.lock().clone()
     }

@@ -1,25 +1,16 @@
 use std::fmt;
-use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::Waiter;
-use crate::fabric::KeyedWaker;
 use crate::id::Sequence;
 use crate::layout::header::HOT_SEQUENCE;
 use crate::memory::Region;
 use crate::notice::{Mailbox, NoticeReceiver, WakeWord};
-use crate::subscriber::subscription::Attachment;
 use crate::sync::atomic::{AtomicBool, Ordering};
-
-/// A subscription's membership in a waiter, until the last handle is dropped.
-#[derive(Debug)]
-pub(crate) struct Membership(pub(super) Arc<Member>);
 
 /// What a waiter knows of a subscription.
 pub(super) struct Member {
-    waiter: Weak<Waiter>,
     token: u32,
     key: usize,
     /// Its subscription may have something new.
@@ -37,7 +28,13 @@ pub(crate) enum Condition {
     /// There is a notice of a sequence after `seen`, or it is this time, ns.
     Notices { receiver: Arc<NoticeReceiver>, mailbox: Arc<Mailbox>, seen: Sequence, due_ns: u64 },
     /// This memory has a value after `last`, or the topic has ended.
-    Values { memory: Arc<Region>, last: Sequence, attachment: Arc<dyn Attachment>, by: WokenBy },
+    Values { memory: Arc<Region>, last: Sequence, topic: Arc<dyn Watched>, by: WokenBy },
+}
+
+/// A topic whose end is something new.
+pub(crate) trait Watched: fmt::Debug + Send + Sync {
+    /// Whether the topic has ended. Every receive calls it: one load.
+    fn has_ended(&self) -> bool;
 }
 
 /// What to do with a member that was looked at.
@@ -60,54 +57,10 @@ pub(crate) enum WokenBy {
     Looks { interval_ns: u64, from_ns: u64 },
 }
 
-impl Membership {
-    /// Its waiter.
-    pub(crate) fn waiter(&self) -> Option<Arc<Waiter>> {
-        self.0.waiter.upgrade()
-    }
-
-    /// What wakes it from other processes.
-    pub(crate) fn token(&self) -> u32 {
-        self.0.token
-    }
-
-    /// What wakes it from threads of this process. `None` once its waiter is gone.
-    pub(crate) fn waker(&self) -> Option<KeyedWaker> {
-        Some(self.waiter()?.waker(self.token()))
-    }
-
-    /// Whether its subscription may have something new.
-    #[inline]
-    pub(crate) fn is_ready(&self) -> bool {
-        self.0.is_ready()
-    }
-
-    /// Wakes it when this handle of the subscription is readable, once. On failure the condition's time still wakes it.
-    pub(crate) fn watch(&self, handle: BorrowedFd<'_>) {
-        if let Some(waiter) = self.waiter() {
-            waiter.watch_for(self.token(), handle);
-        }
-    }
-
-    /// The subscription has found nothing new. `condition` says how to see that this changes.
-    pub(crate) fn rest(&self, condition: Condition) {
-        let Some(waiter) = self.waiter() else { return };
-        if let Condition::Notices { receiver, .. } = &condition {
-            waiter.receive_for(receiver);
-        }
-        let before = std::mem::replace(&mut *self.0.condition.lock(), condition);
-        // Release: the condition is in place.
-        if self.0.is_ready.swap(false, Ordering::AcqRel) {
-            waiter.rest(Arc::clone(&self.0));
-        }
-        drop(before);
-    }
-}
-
 impl Member {
-    pub(super) fn new(waiter: Weak<Waiter>, token: u32, key: usize) -> Self {
+    pub(super) fn new(token: u32, key: usize) -> Self {
         let condition = Mutex::new(Condition::Told);
-        Self { waiter, token, key, is_ready: AtomicBool::new(true), condition }
+        Self { token, key, is_ready: AtomicBool::new(true), condition }
     }
 
     pub(super) fn token(&self) -> u32 {
@@ -130,6 +83,21 @@ impl Member {
         !self.is_ready.swap(true, Ordering::AcqRel)
     }
 
+    /// The subscription has found nothing new, and this says how to see that it changes. Whether it was ready before.
+    pub(super) fn rest(&self, condition: Condition) -> bool {
+        let before = std::mem::replace(&mut *self.condition.lock(), condition);
+        // Release: the condition is in place.
+        let was_ready = self.is_ready.swap(false, Ordering::AcqRel);
+        drop(before);
+        was_ready
+    }
+
+    /// Lets go of what its condition holds.
+    pub(super) fn clear(&self) {
+        let before = std::mem::replace(&mut *self.condition.lock(), Condition::Told);
+        drop(before);
+    }
+
     /// Tells its publisher that somebody waits. Whether that demands a barrier.
     pub(super) fn arm(&self) -> bool {
         match &*self.condition.lock() {
@@ -146,8 +114,8 @@ impl Member {
     /// Whether its memory, or a notice, shows something new.
     pub(super) fn has_news(&self) -> bool {
         match &*self.condition.lock() {
-            Condition::Values { memory, last, attachment, .. } => {
-                attachment.has_ended() || memory.load_acquire(HOT_SEQUENCE) > last.get()
+            Condition::Values { memory, last, topic, .. } => {
+                topic.has_ended() || memory.load_acquire(HOT_SEQUENCE) > last.get()
             }
             Condition::Notices { mailbox, seen, .. } => mailbox.has_news(*seen),
             Condition::Told | Condition::At(_) => false,
@@ -180,16 +148,6 @@ impl Member {
             }
             Condition::Values { .. } | Condition::Told => Look::Done,
         }
-    }
-}
-
-impl Drop for Membership {
-    fn drop(&mut self) {
-        if let Some(waiter) = self.waiter() {
-            waiter.forget(self.token());
-        }
-        // Here, where no lock is held: this may be the last use of a session.
-        drop(std::mem::replace(&mut *self.0.condition.lock(), Condition::Told));
     }
 }
 

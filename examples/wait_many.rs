@@ -4,6 +4,8 @@
 //! cargo run --release --example wait_many -- --topics 100 --idle 10
 //! ```
 
+#![expect(clippy::disallowed_methods, reason = "an example keeps time with the standard library")]
+
 use std::error::Error;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
@@ -26,12 +28,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut publishing = publishing.stdout(Stdio::piped()).spawn()?;
     BufReader::new(publishing.stdout.as_mut().ok_or("no output")?).read_line(&mut String::new())?;
 
-    let node = Node::builder().open()?;
-    let kinds = ["state", "log", "table"];
+    let (node, kinds) = (Node::builder().open()?, ["state", "log", "table"]);
     let targets = (0..topics).flat_map(|number| kinds.map(|kind| format!("shm:{name}/{kind}{number}")));
     let all = targets.map(|target| node.any_subscriber::<Raw>(target.as_str()));
-    let opened = SubscriberBuilder::open_all(all).into_iter();
-    let mut subscribers: Vec<AnySubscriber> = opened.collect::<Result<_, _>>()?;
+    let opened = SubscriberBuilder::open_all(all).into_iter().collect::<Result<_, _>>();
+    let mut subscribers: Vec<AnySubscriber> = opened?;
     let mut set = WaitSet::new()?;
     for (key, subscriber) in subscribers.iter_mut().enumerate() {
         set.add(subscriber, key);
@@ -40,7 +41,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (began, mut measured, mut received) = (Instant::now(), None, 0);
     while received < subscribers.len() {
         for key in set.wait(Duration::from_millis(100))? {
-            while subscribers[*key].try_receive_ref()?.is_some() {
+            let subscriber = subscribers.get_mut(*key).ok_or("an unknown key")?;
+            while subscriber.try_receive_ref()?.is_some() {
                 received += 1;
             }
         }

@@ -136,9 +136,9 @@ pub use repository::state::StateTopic;
 pub use repository::table::TableTopic;
 pub use subscriber::{
     AnySubscriber, Arbitrated, AttachError, Change, Changes, FeedEvent, FeedLines, FeedSubscriber,
-    FeedUpdate, GrantError, LineReport, Lines, LogSubscriber, NoticePath, Persistent, ReceiveError,
-    RecordUpdate, Renewable, Sample, SampleRef, Samples, Snapshot, SnapshotEntry, StateSubscriber,
-    Subscribed, Subscriber, SubscriberError, TableSubscriber, TopicKind, ValueUpdate,
+    FeedUpdate, GrantError, LineReport, Lines, LogSubscriber, NoticePath, Persistent, PublisherClock,
+    ReceiveError, RecordUpdate, Renewable, Sample, SampleRef, Samples, Snapshot, SnapshotEntry,
+    StateSubscriber, Subscribed, Subscriber, SubscriberError, TableSubscriber, TopicKind, ValueUpdate,
 };
 
 /// Compiles the examples of README.md.

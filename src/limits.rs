@@ -180,6 +180,21 @@ pub(crate) const PULSE_ASKED_NS: u64 = 1_000_000_000;
 /// A repository whose heartbeat is older than this belongs to a hung process, nanoseconds.
 pub const HEARTBEAT_STALE_NS: u64 = 1_000_000_000;
 
+/// A difference between a node's time stamps and its host's clock that is corrected at once, nanoseconds, if the stamps are behind.
+pub(crate) const CLOCK_LEAP_NS: u64 = 1_000_000_000;
+/// Any other difference is corrected by this part of the time that passes, so that stamps do not step back.
+pub(crate) const CLOCK_SLEW_PARTS: u64 = 100;
+/// The longest time for which a difference is corrected in one go, nanoseconds: no publisher may see its stamps stand still for long.
+pub(crate) const CLOCK_SLEW_SPAN_NS: u64 = 1_000_000_000;
+/// A smaller difference is none: two clocks are not read at the same moment, nanoseconds.
+pub(crate) const CLOCK_TOLERANCE_NS: u64 = 1_000;
+/// A comparison of clocks that took longer is not used, nanoseconds.
+pub(crate) const CLOCK_COMPARISON_NS: u64 = 1_000_000;
+/// A suspension of the host that is shorter goes unnoticed, and counts as a correction of its clock, nanoseconds.
+pub(crate) const CLOCK_SUSPENDED_NS: u64 = 10_000_000;
+/// The leaps of its time stamps that a repository names: of values from before an earlier one, the age is not known.
+pub(crate) const CLOCK_LEAPS: usize = 2;
+
 /// Immediate repetitions of a torn read.
 pub(crate) const TORN_RETRIES_AT_ONCE: u32 = 3;
 /// Torn reads of a value before the caller gets `Contended`.
@@ -269,4 +284,5 @@ const _: () = assert!(NOTICE_INLINE_HELD_LEN >= 2 * NOTICE_DATAGRAM_LEN_MAX);
 const _: () = assert!(HEARTBEAT_STALE_NS >= 2 * HEARTBEAT_PARTS * HEARTBEAT_INTERVAL_NS);
 const _: () =
     assert!(PULSE_READ_NS > HEARTBEAT_PARTS * HEARTBEAT_INTERVAL_NS && HEARTBEAT_STALE_NS >= PULSE_ASKED_NS);
+const _: () = assert!(CLOCK_SUSPENDED_NS > CLOCK_COMPARISON_NS && CLOCK_COMPARISON_NS > CLOCK_TOLERANCE_NS);
 const _: () = assert!(NOTICE_SILENCE_NS >= 2 * HEARTBEAT_INTERVAL_NS);

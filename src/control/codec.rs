@@ -105,11 +105,11 @@ const fn text_len(max: usize) -> usize {
     size_of::<u64>() + max
 }
 
-/// The largest entry of a page: name, kind, type name, five times u64, twice u32.
+/// The largest entry of a page: name, kind, type name, six times u64, twice u32.
 const TOPIC_ENTRY_LEN_MAX: usize = text_len(limits::TOPIC_NAME_LEN_MAX)
     + size_of::<u32>()
     + text_len(limits::TYPE_NAME_LEN_MAX)
-    + 5 * size_of::<u64>()
+    + 6 * size_of::<u64>()
     + 2 * size_of::<u32>();
 
 /// The largest page: its length, its entries, and whether more follow.
@@ -148,7 +148,7 @@ mod tests {
         (
             "Topics",
             "0000000000000001 0000000000000003 612f62 00000000 0000000000000005 51756f7465 \
-             0000000000000007 00000000000003e8 0000000000000064 00000000000000ff 00000002 00000001 \
+             0000000000000007 00000000000003e8 00000000000003e9 0000000000000064 00000000000000ff 00000002 00000001 \
              0000000000000040 01",
         ),
         (

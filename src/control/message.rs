@@ -18,7 +18,7 @@ use crate::limits;
 
 /// The protocol version of this program. It changes with any message, the frame, the codec, the kinds
 /// of topic and the ways of delivery.
-pub(crate) const VERSION: u16 = 3;
+pub(crate) const VERSION: u16 = 4;
 
 /// Hands all messages to a macro: the kind of each, its body, and its number, which is that of `Refuse` in every version.
 ///
@@ -224,6 +224,8 @@ pub(crate) struct TopicEntry {
     pub(crate) sequence: u64,
     /// Its publish time, nanoseconds since the Unix epoch, 0 if none.
     pub(crate) published_ns: u64,
+    /// The time since then by its node's clock, nanoseconds, 0 if none.
+    pub(crate) published_age_ns: u64,
     /// The age of its node's last heartbeat, nanoseconds.
     pub(crate) heartbeat_age_ns: u64,
     /// Its epoch.

@@ -115,7 +115,7 @@ impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
         let core = node.core();
         let parts = TopicParts {
             fabric: core.fabric.as_ref(),
-            clock: Arc::clone(&core.clock),
+            time: Arc::clone(&core.time),
             waker: reserved.waker.clone(),
             node: node.hold(),
             host: core.identity.host.as_str(),

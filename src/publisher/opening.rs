@@ -2,7 +2,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use super::{LenLimit, PublisherError};
-use crate::clock::Clock;
+use crate::clock::Timekeeper;
 use crate::fabric::{Fabric, FabricError, KeyedWaker};
 use crate::id::{Epoch, Incarnation, Sequence, TopicName};
 use crate::payload::{Payload, Schema};
@@ -11,7 +11,7 @@ use crate::payload::{Payload, Schema};
 #[derive(Debug)]
 pub(crate) struct TopicParts<'a> {
     pub(crate) fabric: &'a dyn Fabric,
-    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) time: Arc<Timekeeper>,
     pub(crate) waker: KeyedWaker,
     pub(crate) node: Arc<dyn Any + Send + Sync>,
     pub(crate) host: &'a str,

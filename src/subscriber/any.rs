@@ -2,8 +2,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    GrantError, LogSubscriber, Position, ReceiveError, Renewable, RenewableHandle, Sample, SampleRef,
-    StateSubscriber, Subscribed, Subscriber, SubscriberHandle, Subscription,
+    GrantError, LogSubscriber, Position, PublisherClock, ReceiveError, Renewable, RenewableHandle, Sample,
+    SampleRef, StateSubscriber, Subscribed, Subscriber, SubscriberHandle, Subscription,
 };
 use crate::fabric::FabricError;
 use crate::id::{Delivery, Epoch, Kind, Sequence, TopicName};
@@ -113,6 +113,11 @@ impl<T: Payload> AnySubscriber<T> {
     /// Returns the topic's name.
     pub fn topic(&self) -> &TopicName {
         inside!(self, subscriber => subscriber.topic())
+    }
+
+    /// Returns the clock of the publisher, which tells how old values are.
+    pub fn publisher_clock(&self) -> PublisherClock {
+        inside!(self, subscriber => subscriber.publisher_clock())
     }
 
     /// Returns how values reach the subscriber.

@@ -25,7 +25,9 @@ use self::update::{Advance, Updates};
 pub use self::update::{FeedEvent, FeedUpdate, RecordUpdate, ValueUpdate};
 use super::subscription::PAUSE;
 use super::table::{TableSubscriber, with_pattern, with_prefix};
-use super::{LogSubscriber, NoticePath, Position, ReceiveError, Renewable, RenewableHandle, Sample};
+use super::{
+    LogSubscriber, NoticePath, Position, PublisherClock, ReceiveError, Renewable, RenewableHandle, Sample,
+};
 use crate::clock::saturate;
 use crate::fabric::FabricError;
 use crate::id::{Delivery, Epoch, Sequence, TopicName};
@@ -350,6 +352,11 @@ where
             Reception::Records(it) => it.log.notice_path(),
             Reception::Conflated(_) => self.table.notice_path(),
         }
+    }
+
+    /// Returns the clock of the publisher, which tells how old records and values are.
+    pub fn publisher_clock(&self) -> PublisherClock {
+        self.table.publisher_clock()
     }
 
     /// Returns the name of the feed.

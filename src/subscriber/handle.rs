@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::core::Core;
-use super::{GrantError, NoticePath, Position, ReceiveError, Sample, SampleRef, Subscription};
+use super::{
+    GrantError, NoticePath, Position, PublisherClock, ReceiveError, Sample, SampleRef, Subscription,
+};
 use crate::fabric::FabricError;
 use crate::id::{Delivery, Epoch, Incarnation, Kind, KindOptions, Sequence, TopicName};
 use crate::memory::Region;
@@ -186,6 +188,11 @@ impl<K: TopicKind, T: Payload> Subscriber<K, T> {
     /// Returns the schema of the topic's values.
     pub fn schema(&self) -> &Schema {
         &self.core.subscription.granted.schema
+    }
+
+    /// Returns the clock of the publisher, which tells how old values are.
+    pub fn publisher_clock(&self) -> PublisherClock {
+        self.core.subscription.publisher_clock()
     }
 
     /// Returns the longest payload that the topic may have, bytes.

@@ -2,8 +2,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::ReceiveError;
 use super::notices::{NoticePath, NoticeSource, NoticeSubscription};
+use super::{PublisherClock, ReceiveError};
 use crate::chain::ErrorChain;
 use crate::clock::Clock;
 use crate::control::ControlError;
@@ -36,7 +36,9 @@ pub(crate) struct Subscription {
     claim: Option<(u64, Sequence)>,
     attachment: Arc<dyn Attachment>,
     conclusion: Conclusion,
-    /// The last heartbeat read from another host, and when it was first read, by the monotonic clock.
+    /// How old the publisher's time stamps are.
+    publisher_clock: PublisherClock,
+    /// The last heartbeat read of a publisher with another clock, and when it was first read, by the monotonic clock.
     heartbeat: Option<(u64, u64)>,
     has_left: bool,
 }
@@ -134,10 +136,16 @@ impl Subscription {
         attachment: Arc<dyn Attachment>,
         clock: Arc<dyn Clock>,
     ) -> Self {
+        let repository = match &source {
+            Source::Mapped(region) if granted.delivery == Delivery::Pull => Some(region),
+            _ => None,
+        };
+        let publisher_clock = PublisherClock::new(repository, Arc::clone(&clock));
         Self {
             source,
             granted,
             clock,
+            publisher_clock,
             notice_source: None,
             sleep_max: Duration::from_nanos(limits::WAKE_WORD_SLEEP_NS),
             claim: None,
@@ -240,6 +248,7 @@ impl Subscription {
             Source::Mapped(_) | Source::Landing { .. } | Source::Released(_) => None,
         };
         let headers = headers.and_then(|region| copy_headers(region));
+        self.publisher_clock.keep();
         self.source = Source::Released(headers);
         self.notice_source.take_if(|notice_source| matches!(notice_source, NoticeSource::WakeWord(_)));
         self.leave(stats);
@@ -401,11 +410,19 @@ impl Subscription {
         }
     }
 
-    /// How long the publisher's heart has been still, given the last heartbeat in its headers. Clocks of two hosts cannot be
-    /// compared: what counts is whether the heartbeat changes between two calls.
+    /// The clock of the publisher, with the times that it shows now.
+    pub(crate) fn publisher_clock(&self) -> PublisherClock {
+        let mut clock = self.publisher_clock.clone();
+        clock.keep();
+        clock
+    }
+
+    /// How long the publisher's heart has been still, given the last heartbeat in its headers. Clocks that differ cannot be compared:
+    /// what counts then is whether the heartbeat changes between two calls.
     pub(crate) fn heart_stands_ns(&mut self, heartbeat_ns: u64) -> u64 {
-        if !matches!(self.source, Source::Remote(_)) {
-            return self.clock.realtime_ns().saturating_sub(heartbeat_ns);
+        if self.publisher_clock.is_shared() {
+            // A heartbeat from just now may look later.
+            return u64::try_from(self.publisher_clock.age_ns(heartbeat_ns)).unwrap_or(0);
         }
         let now_ns = self.clock.monotonic_ns();
         match self.heartbeat {

@@ -17,9 +17,9 @@ use super::units::duration;
 const AFTER_HELP: &str = "\
 A line is the sequence of a value, its age when printed, and the value. Values of a state topic
 that were replaced before they were read are counted on a line of their own. For a log topic every
-record published from now on is shown; `fabricast tail` shows earlier ones. Ages compare the
-clocks of both hosts, and are off by their difference; `-1h00m (clock?)` means that the value's
-time lies in the future. Time stamps in the value come before it: see `fabricast --help`. Records
+record published from now on is shown; `fabricast tail` shows earlier ones. Ages by push, and from
+another host, compare the clocks of both hosts, and are off by their difference; `-1h00m (clock?)`
+means that the value's time lies in the future. Time stamps in the value come before it: see `fabricast --help`. Records
 of a feed are shown as `fabricast tail` shows them.
 
 Of a table, all keys are shown first, and then each key that changes: the sequence is that of the

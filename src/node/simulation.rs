@@ -569,6 +569,7 @@ fn stopped_publisher_is_read_remotely_and_attaching_ends_at_its_deadline() {
 
 mod clock_steps;
 mod connections;
+mod deadlines;
 mod dialling;
 mod ends;
 mod feeds;

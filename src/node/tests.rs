@@ -505,3 +505,4 @@ mod persistent;
 mod persistent_feeds;
 mod table;
 mod table_lines;
+mod waiting_deadlines;

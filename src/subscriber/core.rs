@@ -1,6 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::deadline::{Deadline, judged, within};
 use super::notices::{NoticeSource, NoticeSubscription};
 use super::offer::Offer;
 use super::subscription::{Fetching, PAUSE, Source, Subscription, TopicEnd};
@@ -81,6 +82,7 @@ impl<R: Reader> Core<R> {
         self.subscription.check_told()?;
         // A branch of its own, which keeps a held value in registers.
         if let Some(taken) = self.reader.take_held() {
+            self.subscription.deadline.as_mut().map(Deadline::meet);
             return Ok(Some(form(self.reader.verified(taken))));
         }
         Ok(self.take_next()?.map(|taken| form(self.reader.verified(taken))))
@@ -95,6 +97,7 @@ impl<R: Reader> Core<R> {
         self.subscription.check_told()?;
         // As above.
         if let Some(taken) = self.reader.take_held() {
+            self.subscription.deadline.as_mut().map(Deadline::meet);
             return self.decoded(taken, decode);
         }
         let Some(taken) = self.take_next()? else { return Ok(None) };
@@ -174,6 +177,7 @@ impl<R: Reader> Core<R> {
             std::hint::spin_loop();
             return Ok(());
         }
+        let timeout = within(self.subscription.deadline.as_ref(), waited_ns, timeout);
         let left = timeout.saturating_sub(Duration::from_nanos(waited_ns));
         self.subscription.pause(self.fetching.is_some(), self.reader.last(), left)
     }
@@ -194,6 +198,12 @@ impl<R: Reader> Core<R> {
     /// Takes the next value, if there is one and it is not held already.
     #[inline]
     pub(super) fn take_next(&mut self) -> Result<Option<Taken>, ReceiveError> {
+        let taken = self.take_any();
+        judged(&mut self.subscription.deadline, taken)
+    }
+
+    #[inline]
+    fn take_any(&mut self) -> Result<Option<Taken>, ReceiveError> {
         if self.subscription.is_fetched() {
             return self.take_fetched();
         }

@@ -23,10 +23,12 @@ use self::records::Records;
 use self::source::OneSource;
 use self::update::{Advance, Updates};
 pub use self::update::{FeedEvent, FeedUpdate, RecordUpdate, ValueUpdate};
+use super::deadline::{judged, within};
 use super::subscription::PAUSE;
 use super::table::{TableSubscriber, with_pattern, with_prefix};
 use super::{
-    LogSubscriber, NoticePath, Position, PublisherClock, ReceiveError, Renewable, RenewableHandle, Sample,
+    Deadline, LogSubscriber, NoticePath, Position, PublisherClock, ReceiveError, Renewable, RenewableHandle,
+    Sample,
 };
 use crate::clock::saturate;
 use crate::fabric::FabricError;
@@ -109,6 +111,7 @@ where
     /// All keys by default.
     interest: Option<KeyPredicate<K>>,
     assembly: Assembly<K, R, V>,
+    deadline: Option<Deadline>,
 }
 
 /// Whether a key is wanted.
@@ -191,7 +194,13 @@ where
     }
 
     fn new(topic: TopicName, table: TableSubscriber<K, V>, reception: Reception<K, R, V>) -> Self {
-        Self { topic, table, reception, interest: None, assembly: Assembly::new() }
+        Self { topic, table, reception, interest: None, assembly: Assembly::new(), deadline: None }
+    }
+
+    /// Sets after which time without an update or event that is reported, from now on.
+    pub(crate) fn expect_within(mut self, deadline: Option<Duration>) -> Self {
+        self.deadline = Deadline::begin(deadline, &self.table.core.subscription.clock);
+        self
     }
 
     /// Receives the next update, if there is one. Does not wait, except over a wire for the table: at first, after a loss, and when
@@ -207,7 +216,8 @@ where
     /// [`ReceiveError::Ended`] and [`ReceiveError::Gone`], [`Self::suspects`] has the keys that could not be completed.
     pub fn try_update(&mut self) -> Result<Option<FeedUpdate<K, R, V>>, ReceiveError> {
         let Self { table, reception, interest, assembly, .. } = self;
-        assembly.try_update(|updates| reception.advance(table, interest.as_ref(), updates))
+        let update = assembly.try_update(|updates| reception.advance(table, interest.as_ref(), updates));
+        judged(&mut self.deadline, update)
     }
 
     /// Receives the next update, waiting up to `timeout`; `None` when it expires. Waits like
@@ -230,11 +240,12 @@ where
     /// Those of [`Self::try_update`].
     pub fn try_event(&mut self) -> Result<Option<FeedEvent<K, R, V>>, ReceiveError> {
         let Self { table, reception, interest, assembly, .. } = self;
-        assembly.try_event(
+        let event = assembly.try_event(
             &mut (reception, table),
             |(reception, table), updates| reception.advance(table, interest.as_ref(), updates),
             |(reception, table)| event_len_max(reception.log(), table),
-        )
+        );
+        judged(&mut self.deadline, event)
     }
 
     /// Receives the next event, waiting up to `timeout`; `None` when it expires.
@@ -396,7 +407,7 @@ where
             if !matches!(outcome, Ok(None)) || waited_ns >= saturate(timeout) {
                 return outcome;
             }
-            self.wait(waited_ns, timeout)?;
+            self.wait(waited_ns, within(self.deadline.as_ref(), waited_ns, timeout))?;
             outcome = poll(self);
         }
     }

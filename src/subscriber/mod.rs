@@ -2,6 +2,7 @@
 
 mod any;
 mod core;
+mod deadline;
 mod error;
 mod feed;
 mod handle;
@@ -19,6 +20,7 @@ mod table;
 mod tests;
 
 pub use any::AnySubscriber;
+pub(crate) use deadline::Deadline;
 pub use error::{AttachError, GrantError, ReceiveError, SubscriberError};
 pub(crate) use feed::FeedLine;
 pub use feed::{FeedEvent, FeedLines, FeedSubscriber, FeedUpdate, RecordUpdate, ValueUpdate};

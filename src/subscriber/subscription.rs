@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::notices::{NoticePath, NoticeSource, NoticeSubscription};
-use super::{PublisherClock, ReceiveError};
+use super::{Deadline, PublisherClock, ReceiveError};
 use crate::chain::ErrorChain;
 use crate::clock::Clock;
 use crate::control::ControlError;
@@ -30,6 +30,8 @@ pub(crate) struct Subscription {
     pub(crate) granted: Granted,
     pub(crate) clock: Arc<dyn Clock>,
     pub(super) notice_source: Option<NoticeSource>,
+    /// Of a subscriber that is not part of another one.
+    pub(super) deadline: Option<Deadline>,
     /// The longest sleep until the publisher wakes this subscriber.
     sleep_max: Duration,
     /// The sequence in the hot line when it last prevented a sleep, and the last one received then.
@@ -147,6 +149,7 @@ impl Subscription {
             clock,
             publisher_clock,
             notice_source: None,
+            deadline: None,
             sleep_max: Duration::from_nanos(limits::WAKE_WORD_SLEEP_NS),
             claim: None,
             attachment,
@@ -169,6 +172,11 @@ impl Subscription {
     /// Sets how it is notified from now on.
     pub(crate) fn listen(&mut self, notice_source: NoticeSource) {
         self.notice_source = Some(notice_source);
+    }
+
+    /// Sets after which time without a value that is reported, from now on.
+    pub(crate) fn expect_within(&mut self, deadline: Option<Duration>) {
+        self.deadline = Deadline::begin(deadline, &self.clock);
     }
 
     /// How it is notified at the moment.

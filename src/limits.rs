@@ -254,6 +254,8 @@ pub(crate) const LANDING_TENDED_NS: u64 = 5_000_000;
 /// stalled, at most this, nanoseconds, and with each heartbeat ([`HEARTBEAT_INTERVAL_NS`]), which costs no wake-up of its own.
 pub(crate) const LOG_REST_NS_MAX: u64 = 500_000_000;
 
+/// Values that have expired which a receive skips before it returns without one.
+pub(crate) const EXPIRED_PER_CALL_MAX: u32 = 1024;
 /// Copies from a log, or reads of a remote repository, in one call before it returns without a value.
 pub(crate) const READS_PER_CALL_MAX: u32 = 8;
 

@@ -339,6 +339,8 @@ pub(crate) struct Grant {
     pub(crate) newest: Sequence,
     /// The sequence before that of the repository's first value.
     pub(crate) after: Sequence,
+    /// How long its values are valid, nanoseconds; 0 for ever.
+    pub(crate) lifespan_ns: u64,
 }
 
 /// Refuses one attachment, or the landing region exposed for it; the session continues.

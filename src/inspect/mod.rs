@@ -69,6 +69,8 @@ pub struct TopicReport {
     pub heartbeat_ns: u64,
     /// How long ago that was, nanoseconds, by the same clock.
     pub heartbeat_age_ns: u64,
+    /// How long its values are valid, nanoseconds; `None` for ever.
+    pub lifespan_ns: Option<u64>,
     /// Its incarnation. Serialised as 16 hexadecimal digits.
     #[serde(serialize_with = "as_text")]
     pub epoch: Epoch,
@@ -187,6 +189,7 @@ impl TopicReport {
             age_ns: published_ns.map(age_ns),
             heartbeat_ns,
             heartbeat_age_ns: age_ns(heartbeat_ns),
+            lifespan_ns: Some(granted.lifespan_ns).filter(|lifespan_ns| *lifespan_ns != 0),
             epoch: line.epoch,
             topic_id: line.topic,
             process,

@@ -575,6 +575,7 @@ mod ends;
 mod feeds;
 mod hung;
 mod late_joins;
+mod lifespans;
 mod lines;
 mod logs;
 mod misread_lines;

@@ -291,6 +291,7 @@ impl<O: Copy + Into<KindOptions>> Terms<O> {
             key: grant.key,
             address: grant.address,
             at: GrantedAt { newest: grant.newest, after: grant.after },
+            lifespan_ns: grant.lifespan_ns,
         })
     }
 }

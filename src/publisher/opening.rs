@@ -17,6 +17,8 @@ pub(crate) struct TopicParts<'a> {
     pub(crate) host: &'a str,
     pub(crate) name: TopicName,
     pub(crate) numbering: Numbering,
+    /// How long its values are valid, nanoseconds; 0 for ever.
+    pub(crate) lifespan_ns: u64,
     pub(crate) payload_len_max: usize,
     /// The setting that declares it.
     pub(crate) limit: LenLimit,

@@ -58,7 +58,7 @@ impl<L: Landing<Geometry: Into<Geometry>>> Output<L> {
         geometry: L::Geometry,
         schema: Schema,
     ) -> Result<(W, Self), PublisherError> {
-        let TopicParts { fabric, time, waker, node, host, name, numbering, .. } = parts;
+        let TopicParts { fabric, time, waker, node, host, name, numbering, lifespan_ns, .. } = parts;
         let Numbering { epoch, incarnation, after } = numbering;
         let any_geometry: Geometry = geometry.into();
         let region = Arc::new(Region::allocate(any_geometry.region_len(), Protection::PeersRead)?);
@@ -83,6 +83,7 @@ impl<L: Landing<Geometry: Into<Geometry>>> Output<L> {
             epoch,
             incarnation,
             after,
+            lifespan_ns,
             geometry: any_geometry,
             schema,
             registration,

@@ -27,6 +27,8 @@ pub(crate) struct PublishedTopic {
     pub(crate) incarnation: Incarnation,
     /// The sequence before that of its first value.
     pub(crate) after: Sequence,
+    /// How long its values are valid, nanoseconds; 0 for ever.
+    pub(crate) lifespan_ns: u64,
     /// The shape of its repository.
     pub(crate) geometry: Geometry,
     /// The schema of its values.

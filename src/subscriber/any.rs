@@ -120,6 +120,11 @@ impl<T: Payload> AnySubscriber<T> {
         inside!(self, subscriber => subscriber.publisher_clock())
     }
 
+    /// Returns how long values are valid; `None` for ever.
+    pub fn lifespan(&self) -> Option<Duration> {
+        inside!(self, subscriber => subscriber.lifespan())
+    }
+
     /// Returns how values reach the subscriber.
     pub fn delivery(&self) -> Delivery {
         inside!(self, subscriber => subscriber.delivery())

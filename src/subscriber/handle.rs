@@ -195,6 +195,12 @@ impl<K: TopicKind, T: Payload> Subscriber<K, T> {
         self.core.subscription.publisher_clock()
     }
 
+    /// Returns how long values are valid: see [`lifespan`](crate::PublisherBuilder::lifespan). `None` for ever.
+    pub fn lifespan(&self) -> Option<Duration> {
+        let lifespan_ns = self.core.subscription.granted.lifespan_ns;
+        (lifespan_ns != 0).then(|| Duration::from_nanos(lifespan_ns))
+    }
+
     /// Returns the longest payload that the topic may have, bytes.
     pub fn payload_len_max(&self) -> usize {
         self.core.subscription.granted.geometry.payload_len_max()

@@ -94,6 +94,8 @@ pub(crate) struct Granted {
     pub(crate) address: u64,
     /// What the repository held.
     pub(crate) at: GrantedAt,
+    /// How long values are valid, nanoseconds; 0 for ever.
+    pub(crate) lifespan_ns: u64,
 }
 
 /// The session side of a subscription. Every method returns at once.
@@ -177,6 +179,20 @@ impl Subscription {
     /// Sets after which time without a value that is reported, from now on.
     pub(crate) fn expect_within(&mut self, deadline: Option<Duration>) {
         self.deadline = Deadline::begin(deadline, &self.clock);
+    }
+
+    /// Whether values are late, or expire: only then receives read the clock.
+    #[inline]
+    pub(super) fn is_timed(&self) -> bool {
+        self.deadline.is_some() || self.granted.lifespan_ns != 0
+    }
+
+    /// Whether a value of this time is not valid any more.
+    pub(super) fn has_expired(&self, published_ns: u64) -> bool {
+        let lifespan_ns = self.granted.lifespan_ns;
+        lifespan_ns != 0
+            && u64::try_from(self.publisher_clock.age_ns(published_ns))
+                .is_ok_and(|age_ns| age_ns > lifespan_ns)
     }
 
     /// How it is notified at the moment.

@@ -203,6 +203,7 @@ fn print(
         ["state".to_owned(), format!("{}, heartbeat {}", report.state, ago(report.heartbeat_ns))],
         ["sequence".to_owned(), report.sequence.to_string()],
         ["newest value".to_owned(), newest],
+        ["lifespan".to_owned(), report.lifespan_ns.map_or_else(unknown, span)],
         ["process".to_owned(), report.process.map_or_else(unknown, |process| process.to_string())],
         ["host".to_owned(), report.host.as_deref().map_or_else(unknown, printable)],
         ["started".to_owned(), report.started_ns.map_or_else(unknown, ago)],

@@ -59,6 +59,7 @@ pub(crate) fn grant(attachment: u32) -> Grant {
         address: 0x7F00_0000_0000,
         newest: Sequence::new(42),
         after: Sequence::new(40),
+        lifespan_ns: 1000,
     }
 }
 

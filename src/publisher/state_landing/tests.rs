@@ -53,6 +53,7 @@ fn publisher(
     let parts = TopicParts {
         fabric: &fabric,
         time: Arc::new(Timekeeper::new(Arc::<VirtualClock>::default())),
+        lifespan_ns: 0,
         waker: Arc::new(WakeQueue::new().unwrap()).keyed(0),
         node: Arc::new(()),
         host: "host",

@@ -66,6 +66,7 @@ impl World {
         let parts = TopicParts {
             fabric: &fabric,
             time: Arc::new(Timekeeper::new(Arc::<VirtualClock>::clone(&clock))),
+            lifespan_ns: 0,
             waker: Arc::new(WakeQueue::new().unwrap()).keyed(0),
             node: Arc::new(()),
             host: "host",

@@ -66,6 +66,7 @@ impl<K: ConformingKind> Publisher<K> {
         let parts = TopicParts {
             fabric,
             time: Arc::new(Timekeeper::new(Arc::clone(&clock) as _)),
+            lifespan_ns: 0,
             waker: Arc::new(WakeQueue::new().expect("an event can be had")).keyed(0),
             node: Arc::new(()),
             host: "host",

@@ -283,6 +283,7 @@ impl World {
         let parts = TopicParts {
             fabric: &fabric,
             time: Arc::new(Timekeeper::new(Arc::<VirtualClock>::default())),
+            lifespan_ns: 0,
             waker: queue.keyed(0),
             node: Arc::new(()),
             host: "host",

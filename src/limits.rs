@@ -168,6 +168,9 @@ pub(crate) const ENDED_FETCH_NS: u64 = ENDED_GRACE_NS / 2;
 /// How long after the end of a topic a subscriber's node detaches from it, if the subscriber has not received the end,
 /// nanoseconds: after the last read completes, and before the publisher's grace is over.
 pub(crate) const ENDED_DETACH_NS: u64 = ENDED_GRACE_NS / 4 * 3;
+/// How long a publisher waits at most until its subscribers have received the end of its topic, nanoseconds: after that a subscriber's
+/// node may detach although its program has not received the end.
+pub const FINISH_NS_MAX: u64 = ENDED_DETACH_NS - 500_000_000;
 /// How often a node shows that it is alive, nanoseconds: in its notice channels, and in some of its repositories.
 pub const HEARTBEAT_INTERVAL_NS: u64 = 100_000_000;
 /// Each repository's heartbeat word is written once in this many heartbeats: for thousands of topics these writes cost more than

@@ -65,6 +65,11 @@ impl Timekeeper {
         Self { clock, anchor_ns, steered: Mutex::new(steered) }
     }
 
+    /// The host's clock.
+    pub(crate) fn clock(&self) -> &dyn Clock {
+        self.clock.as_ref()
+    }
+
     /// The stamp of this moment.
     #[inline]
     pub(crate) fn now_ns(&self) -> u64 {

@@ -573,6 +573,7 @@ mod deadlines;
 mod dialling;
 mod ends;
 mod feeds;
+mod finishing;
 mod hung;
 mod late_joins;
 mod lifespans;

@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::ending::Ending;
 use super::handover::{Handover, Landing, Repository};
 use super::notices::{News, Notifier, TopicNotices};
 use super::opening::{Numbering, TopicParts};
@@ -40,7 +41,7 @@ pub(crate) struct Output<L: Landing> {
     notifier: Notifier,
     counts: TopicCounts,
     /// Keeps the node alive. Dropped last.
-    _node: Arc<dyn Any + Send + Sync>,
+    node: Arc<dyn Any + Send + Sync>,
 }
 
 /// The counters that every topic has.
@@ -97,12 +98,12 @@ impl<L: Landing<Geometry: Into<Geometry>>> Output<L> {
             superseded: AtomicBool::new(false),
             waker: waker.clone(),
             attached: Mutex::default(),
+            unfinished: Arc::default(),
         });
         PublishedTopic::beat(&region, started_ns);
         let landings = Vec::with_capacity(limits::PUSH_SUBSCRIBERS_MAX);
         let stamped_ns = started_ns;
-        let output =
-            Self { topic, waker, handover, landings, time, stamped_ns, notifier, counts, _node: node };
+        let output = Self { topic, waker, handover, landings, time, stamped_ns, notifier, counts, node };
         Ok((writer, output))
     }
 }
@@ -113,6 +114,12 @@ impl<L: Landing> Output<L> {
     pub(super) fn realtime_ns(&mut self) -> u64 {
         self.stamped_ns = self.stamped_ns.max(self.time.now_ns());
         self.stamped_ns
+    }
+
+    /// What it takes to wait for the subscribers once this is dropped.
+    pub(super) fn ending(&self) -> Ending {
+        let (topic, time, node) = (Arc::clone(&self.topic), Arc::clone(&self.time), Arc::clone(&self.node));
+        Ending { topic, time, _node: node }
     }
 
     /// Fails, and counts the error, once the thread of the topic's node has panicked.

@@ -19,8 +19,8 @@ A line is the sequence of a value, its age when printed, and the value. Values o
 that were replaced before they were read are counted on a line of their own. For a log topic every
 record published from now on is shown; `fabricast tail` shows earlier ones. Ages by push, and from
 another host, compare the clocks of both hosts, and are off by their difference; `-1h00m (clock?)`
-means that the value's time lies in the future. Time stamps in the value come before it: see `fabricast --help`. Records
-of a feed are shown as `fabricast tail` shows them.
+means that the value's time lies in the future. Time stamps in the value come before it: see
+`fabricast --help`. Records of a feed are shown as `fabricast tail` shows them.
 
 Of a table, all keys are shown first, and then each key that changes: the sequence is that of the
 commit, and key and value are separated by a tab. `removed` in place of the value means that the

@@ -115,8 +115,8 @@ impl<K: PublishedKind, T: Payload> Publisher<K, T> {
     ///
     /// Blocks for up to `timeout`, at most [`limits::FINISH_NS_MAX`](crate::limits::FINISH_NS_MAX), after which subscribers are no longer
     /// waited for. A subscriber has received the end when its program has, by [`ReceiveError::Ended`](crate::ReceiveError::Ended). One
-    /// whose program does not receive is waited for. One that pulls over RDMA and reads later than 5 seconds after the end receives the end,
-    /// too, after [`ReceiveError::CutOff`](crate::ReceiveError::CutOff) for what it lost. Subscribers cannot attach meanwhile.
+    /// whose program does not receive is waited for. One that pulls over RDMA and reads later than 5 seconds after the end also receives
+    /// the end, after [`ReceiveError::CutOff`](crate::ReceiveError::CutOff) for what it lost. Subscribers cannot attach meanwhile.
     ///
     /// # Errors
     ///

@@ -54,8 +54,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
         }
     }
-    println!("{received} values received");
-    Ok(())
+    Ok(println!("{received} values received"))
 }
 
 /// Publishes a value of each topic when the input ends.

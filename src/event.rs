@@ -118,6 +118,13 @@ pub enum Event {
         /// The publisher's process.
         process: u32,
     },
+    /// The host's real-time clock was set by a second or more while the node publishes. Its time stamps follow: at once if the clock was
+    /// set forward. If it was set back, they advance 1 % slower until it has caught up, so that they never go back: 100 seconds for each
+    /// second. To follow at once, open the node again. Ages and timeouts are not affected.
+    ClockSet {
+        /// How far the clock was ahead of the node's time stamps, nanoseconds; negative if it was set back.
+        ahead_ns: i64,
+    },
     /// The node's thread has panicked: the node serves nothing any more. Publishing fails from then on, and this node's
     /// subscriptions are gone.
     NodeFailed {
@@ -149,6 +156,7 @@ impl EventSink for TracingSink {
             | Event::Refused { .. }
             | Event::Hung { .. }
             | Event::NoticesUnavailable { .. }
+            | Event::ClockSet { .. }
             | Event::Trouble { .. } => {
                 tracing::warn!(target: "fabricast", ?event);
             }

@@ -127,8 +127,8 @@ pub use payload::{
     DecodeError, Decoded, EncodeError, Encoding, InPlace, Payload, Pod, Raw, Schema, SchemaError,
 };
 pub use publisher::{
-    Claim, FeedEventBuilder, FeedPublisher, LenLimit, Loan, LogPublisher, PublishError, PublishedKind,
-    Publisher, PublisherError, StatePublisher, TablePublisher,
+    Claim, FeedEventBuilder, FeedPublisher, FinishError, LenLimit, Loan, LogPublisher, PublishError,
+    PublishedKind, Publisher, PublisherError, StatePublisher, TablePublisher,
 };
 pub use repository::SubscriberStats;
 pub use repository::log::{LogStart, LogTopic};
@@ -136,9 +136,10 @@ pub use repository::state::StateTopic;
 pub use repository::table::TableTopic;
 pub use subscriber::{
     AnySubscriber, Arbitrated, AttachError, Change, Changes, FeedEvent, FeedLines, FeedSubscriber,
-    FeedUpdate, GrantError, LineReport, Lines, LogSubscriber, NoticePath, Persistent, ReceiveError,
-    RecordUpdate, Renewable, Sample, SampleRef, Samples, Snapshot, SnapshotEntry, StateSubscriber,
-    Subscribed, Subscriber, SubscriberError, TableSubscriber, TopicKind, ValueUpdate, WaitSet, Waitable,
+    FeedUpdate, GrantError, LineReport, Lines, LogSubscriber, NoticePath, Persistent, PublisherClock,
+    ReceiveError, RecordUpdate, Renewable, Sample, SampleRef, Samples, Snapshot, SnapshotEntry,
+    StateSubscriber, Subscribed, Subscriber, SubscriberError, TableSubscriber, TopicKind, ValueUpdate,
+    WaitSet, Waitable,
 };
 
 /// Compiles the examples of README.md.

@@ -298,7 +298,7 @@ fn a_publisher_that_does_not_grant_is_an_error_and_the_listener_continues() {
     let body = Body::default().word(0).long(fabricast::TopicId::of(&topic).get()).word(0).long(1).long(1);
     let body =
         body.word(1 << 30).long((8 << 30) + 0x900 + 8 * 128).long(8).long((1 << 30) + 128).long(0).long(0);
-    peer.send(&body.bytes(&schema).long(1).long(0).long(0).long(0).message(raw::GRANTED));
+    peer.send(&body.bytes(&schema).long(1).long(0).long(0).long(0).long(0).message(raw::GRANTED));
     let error = desk.error();
     assert!(error.contains("the grant is unusable"), "{error}");
     drop(peer);

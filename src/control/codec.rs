@@ -117,24 +117,24 @@ const fn text_len(max: usize) -> usize {
     size_of::<u64>() + max
 }
 
-/// The largest entry of a page: name, kind, type name, five times u64, twice u32.
+/// The largest entry of a page: name, kind, type name, six times u64, twice u32.
 const TOPIC_ENTRY_LEN_MAX: usize = text_len(limits::TOPIC_NAME_LEN_MAX)
     + size_of::<u32>()
     + text_len(limits::TYPE_NAME_LEN_MAX)
-    + 5 * size_of::<u64>()
+    + 6 * size_of::<u64>()
     + 2 * size_of::<u32>();
 
 /// The largest page: its length, its entries, and whether more follow.
 const TOPICS_LEN_MAX: usize =
     size_of::<u64>() + limits::DIRECTORY_PAGE_LEN_MAX * TOPIC_ENTRY_LEN_MAX + size_of::<bool>();
 
-/// The largest grant: attachment, topic, kind, epoch, incarnation, geometry, schema, key, address, newest sequence, and the one before the
-/// first value.
+/// The largest grant: attachment, topic, kind, epoch, incarnation, geometry, schema, key, address, newest sequence, the one before the
+/// first value, and the lifespan.
 const GRANTED_LEN_MAX: usize = 2 * size_of::<u32>()
     + 3 * size_of::<u64>()
     + (size_of::<u32>() + 5 * size_of::<u64>())
     + text_len(limits::SCHEMA_LEN_MAX)
-    + 4 * size_of::<u64>();
+    + 5 * size_of::<u64>();
 
 const _: () = assert!(frame::HEADER_LEN + TOPICS_LEN_MAX <= limits::CONTROL_MESSAGE_LEN_MAX);
 const _: () = assert!(frame::HEADER_LEN + GRANTED_LEN_MAX <= limits::CONTROL_MESSAGE_LEN_MAX);
@@ -160,7 +160,7 @@ mod tests {
         (
             "Topics",
             "0000000000000001 0000000000000003 612f62 00000000 0000000000000005 51756f7465 \
-             0000000000000007 00000000000003e8 0000000000000064 00000000000000ff 00000002 00000001 \
+             0000000000000007 00000000000003e8 00000000000003e9 0000000000000064 00000000000000ff 00000002 00000001 \
              0000000000000040 01",
         ),
         (
@@ -172,7 +172,7 @@ mod tests {
             "Granted",
             "00000009 00000000000000aa 00000000 00000000000000ff 00000000000000ee 00000040 0000000000001000 \
              0000000000000008 0000000000000080 0000000000000000 0000000000000000 0000000000000002 7b7d 0000000000000bad 00007f0000000000 \
-             000000000000002a 0000000000000028",
+             000000000000002a 0000000000000028 00000000000003e8",
         ),
         ("Refused", "00000009 0005 0000000000000005 736d616c6c"),
         ("Expose", "00000009"),

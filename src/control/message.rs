@@ -226,6 +226,8 @@ pub(crate) struct TopicEntry {
     pub(crate) sequence: u64,
     /// Its publish time, nanoseconds since the Unix epoch, 0 if none.
     pub(crate) published_ns: u64,
+    /// The time since then by its node's clock, nanoseconds, 0 if none.
+    pub(crate) published_age_ns: u64,
     /// The age of its node's last heartbeat, nanoseconds.
     pub(crate) heartbeat_age_ns: u64,
     /// Its epoch.
@@ -339,6 +341,8 @@ pub(crate) struct Grant {
     pub(crate) newest: Sequence,
     /// The sequence before that of the repository's first value.
     pub(crate) after: Sequence,
+    /// How long its values are valid, nanoseconds; 0 for ever.
+    pub(crate) lifespan_ns: u64,
 }
 
 /// Refuses one attachment, or the landing region exposed for it; the session continues.

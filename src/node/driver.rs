@@ -302,7 +302,7 @@ impl Driver {
         let beat = beat && !self.tending.is_empty();
         if beat {
             self.beaten_ns = Some(now_ns);
-            self.tending.beat(core.clock.realtime_ns());
+            self.tending.beat(core);
         } else if self.tending.is_empty() {
             self.beaten_ns = None;
         }

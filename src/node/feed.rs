@@ -204,6 +204,11 @@ where
         Self { interval: Some(interval), ..self }
     }
 
+    /// Sets a deadline for the next update or event: see [`SubscriberBuilder::deadline`].
+    pub fn deadline(self, deadline: Duration) -> Self {
+        Self { settings: self.settings.deadline(deadline), ..self }
+    }
+
     /// Sets how long each answer of the publisher's node may take: see [`SubscriberBuilder::timeout`].
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { settings: self.settings.timeout(timeout), ..self }
@@ -228,8 +233,9 @@ where
     /// Those of [`SubscriberBuilder::open`], for the feed's name, or that name and `/table`. [`GrantError::Incarnation`] if the two
     /// are not of one feed.
     pub fn open(self) -> Result<FeedSubscriber<K, R, V>, SubscriberError> {
+        let deadline = self.deadline_set();
         let (node, opening) = self.opening()?;
-        opening.open(node)
+        Ok(opening.open(node)?.expect_within(deadline))
     }
 
     /// Makes the subscriber outlive its publishers: see [`Persistent`]. The settings apply to each of its
@@ -238,8 +244,15 @@ where
         PersistentFeedBuilder(self)
     }
 
+    /// The deadline that was set.
+    pub(super) fn deadline_set(&self) -> Option<Duration> {
+        self.settings.terms.deadline
+    }
+
     pub(super) fn opening(self) -> Result<(&'a Node, FeedReopening<K, R, V>), SubscriberError> {
-        let Self { settings: SubscriberBuilder { node, place, terms, samples, .. }, interval, .. } = self;
+        let Self { settings: SubscriberBuilder { node, place, mut terms, samples, .. }, interval, .. } = self;
+        // It is one of the feed, not of its parts.
+        terms.deadline = None;
         let log = place?;
         let table = Target { address: log.address.clone(), topic: table_of(log.topic.as_str()).parse()? };
         let types = PhantomData;
@@ -271,8 +284,9 @@ where
     ///
     /// Those of [`FeedSubscriberBuilder::open`] for which another attempt makes no sense: see [`SubscriberError::is_transient`].
     pub fn open(self) -> Result<Persistent<FeedSubscriber<K, R, V>>, SubscriberError> {
+        let deadline = self.0.deadline_set();
         let (node, opening) = self.0.opening()?;
-        persistent(node, opening)
+        Ok(persistent(node, opening)?.expect_within(deadline))
     }
 }
 

@@ -63,14 +63,15 @@ where
     /// Those of [`SubscriberBuilder::open`] for which another attempt makes no sense: see [`SubscriberError::is_transient`].
     /// [`SubscriberError::Lines`] for too many, and [`SubscriberError::SameLine`] for one that is given twice.
     pub fn open(self) -> Result<Lines<S>, SubscriberError> {
-        let Self { builder: SubscriberBuilder { node, place, terms, samples, .. }, others, gap_timeout } =
-            self;
+        let Self { builder, others, gap_timeout } = self;
+        let SubscriberBuilder { node, place, mut terms, samples, .. } = builder;
+        let deadline = terms.deadline.take();
         let targets = checked(std::iter::once(place).chain(others))?;
         let begins_ahead = terms.options.begins_with_newest();
         let opening = |target| TopicReopening::<S> { target, terms, samples: samples.clone() };
         let lines = persistent_lines(node, targets.into_iter().map(opening).collect())?;
         let clock = Arc::clone(&node.core().clock);
-        Ok(Lines::new(LineSet::new(lines, clock, (begins_ahead, gap_timeout))))
+        Ok(Lines::new(LineSet::new(lines, clock, (begins_ahead, gap_timeout)), deadline))
     }
 }
 
@@ -129,6 +130,7 @@ where
     /// and [`SubscriberError::SameLine`] for one that is given twice.
     pub fn open(self) -> Result<FeedLines<K, R, V>, SubscriberError> {
         let Self { builder, others, gap_timeout } = self;
+        let deadline = builder.deadline_set();
         let (node, first) = builder.opening()?;
         if first.is_conflated() {
             return Err(SubscriberError::Conflated);
@@ -137,7 +139,7 @@ where
         let lines = targets.into_iter().map(|target| Ok(FeedLineReopening(first.at(target)?)));
         let lines = persistent_lines(node, lines.collect::<Result<_, SubscriberError>>()?)?;
         let clock = Arc::clone(&node.core().clock);
-        Ok(FeedLines::new(LineSet::new(lines, clock, (true, gap_timeout))))
+        Ok(FeedLines::new(LineSet::new(lines, clock, (true, gap_timeout)), deadline))
     }
 }
 

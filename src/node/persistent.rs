@@ -79,8 +79,10 @@ where
     ///
     /// Those of [`SubscriberBuilder::open`] for which another attempt makes no sense: see [`SubscriberError::is_transient`].
     pub fn open(self) -> Result<Persistent<S>, SubscriberError> {
-        let SubscriberBuilder { node, place, terms, samples, .. } = self.0;
-        persistent(node, TopicReopening::<S> { target: place?, terms, samples })
+        let SubscriberBuilder { node, place, mut terms, samples, .. } = self.0;
+        let deadline = terms.deadline.take();
+        let opened = persistent(node, TopicReopening::<S> { target: place?, terms, samples })?;
+        Ok(opened.expect_within(deadline))
     }
 }
 

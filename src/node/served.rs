@@ -357,7 +357,6 @@ impl Served {
     }
 
     fn answer_topics(&mut self, core: &NodeCore, after: Option<&TopicName>) -> Result<(), ControlError> {
-        let now_ns = core.clock.realtime_ns();
         let mut topics = match &self.dialled_for {
             None => core.topics.after(after, limits::DIRECTORY_PAGE_LEN_MAX + 1),
             Some(DialledFor { topic, .. }) => {
@@ -367,7 +366,7 @@ impl Served {
         };
         let more = topics.len() > limits::DIRECTORY_PAGE_LEN_MAX;
         topics.truncate(limits::DIRECTORY_PAGE_LEN_MAX);
-        let entries = topics.iter().map(|topic| entry(topic, now_ns)).collect();
+        let entries = topics.iter().map(|topic| entry(topic, &core.time)).collect();
         self.session.answer_topics(entries, more)
     }
 

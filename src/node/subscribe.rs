@@ -225,6 +225,7 @@ impl<O: Copy + Into<KindOptions>> Terms<O> {
                 let clock = Arc::clone(&core.clock);
                 let mut subscription = Subscription::new(granted, source, Arc::new(attachment), clock);
                 listening.into_iter().for_each(|it| subscription.listen(it));
+                subscription.expect_within(self.deadline);
                 Ok(subscription)
             }
             Err(error) => {
@@ -293,6 +294,7 @@ impl<O: Copy + Into<KindOptions>> Terms<O> {
             key: grant.key,
             address: grant.address,
             at: GrantedAt { newest: grant.newest, after: grant.after },
+            lifespan_ns: grant.lifespan_ns,
         })
     }
 }

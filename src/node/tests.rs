@@ -506,3 +506,4 @@ mod persistent_feeds;
 mod table;
 mod table_lines;
 mod wait_set;
+mod waiting_deadlines;

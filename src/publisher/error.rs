@@ -8,6 +8,26 @@ use crate::memory::MemoryError;
 use crate::payload::{EncodeError, SchemaError};
 use crate::repository::TooLong;
 
+/// Why a publisher did not finish: see [`Publisher::finish`](super::Publisher::finish). The topic has ended all the same.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FinishError {
+    /// Subscribers have not received the end.
+    #[error(
+        "{subscribers} subscribers have not received everything up to {published}, the last sequence, and the end: keep the node open for \
+         them, or see whether they still receive"
+    )]
+    Unfinished {
+        /// How many.
+        subscribers: u64,
+        /// The last sequence.
+        published: Sequence,
+    },
+    /// The thread of the node has panicked, so that subscribers are not notified.
+    #[error("the thread of the node has panicked: open another node")]
+    NodeFailed,
+}
+
 /// Why a value was not published. The newest value of the topic is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

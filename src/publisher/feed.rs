@@ -1,9 +1,10 @@
 use std::borrow::Borrow;
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{LenLimit, LogPublisher, PublishError, TablePublisher, log, table};
+use super::{FinishError, LenLimit, LogPublisher, PublishError, TablePublisher, ending, log, table};
 use crate::id::{Epoch, Sequence, TopicName};
 use crate::layout::log::frame_len;
 use crate::payload::{Schema, encode};
@@ -177,6 +178,18 @@ where
     /// Returns the number of keys that the feed may have.
     pub fn capacity(&self) -> usize {
         self.table.capacity()
+    }
+
+    /// Ends the feed like a drop, and waits until every subscriber has received the last event and the end, or is gone: see
+    /// [`Publisher::finish`](crate::Publisher::finish). Returns the last sequence.
+    ///
+    /// # Errors
+    ///
+    /// Those of the same method there.
+    pub fn finish(self, timeout: Duration) -> Result<Sequence, FinishError> {
+        let endings = [self.log.output.ending(), self.table.output.ending()];
+        drop(self);
+        ending::wait(&endings, timeout)
     }
 
     /// Returns the number of pull subscribers of its log: see [`Publisher::pull_subscribers`](crate::Publisher::pull_subscribers).

@@ -2,6 +2,7 @@
 
 mod claim;
 mod copy_budget;
+mod ending;
 mod error;
 mod feed;
 mod handle;
@@ -25,7 +26,7 @@ mod tests;
 
 pub use claim::Claim;
 pub(crate) use copy_budget::CopyBudget;
-pub use error::{LenLimit, PublishError, PublisherError};
+pub use error::{FinishError, LenLimit, PublishError, PublisherError};
 pub use feed::{FeedEventBuilder, FeedPublisher};
 pub use handle::{PublishedKind, Publisher};
 pub(crate) use handover::{ExposedLanding, Tended};
@@ -37,4 +38,4 @@ pub use state::StatePublisher;
 #[cfg(test)]
 pub(crate) use table::TableOptions;
 pub use table::TablePublisher;
-pub(crate) use topic::PublishedTopic;
+pub(crate) use topic::{PublishedTopic, Unfinished};

@@ -15,7 +15,7 @@ use crate::memory::Region;
 use crate::metrics::Gauge;
 use crate::notice::Notice;
 use crate::payload::Schema;
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A topic, shared by its node and its publisher: the node grants it and hands over landing regions, the publisher publishes.
 #[derive(Debug)]
@@ -27,6 +27,8 @@ pub(crate) struct PublishedTopic {
     pub(crate) incarnation: Incarnation,
     /// The sequence before that of its first value.
     pub(crate) after: Sequence,
+    /// How long its values are valid, nanoseconds; 0 for ever.
+    pub(crate) lifespan_ns: u64,
     /// The shape of its repository.
     pub(crate) geometry: Geometry,
     /// The schema of its values.
@@ -53,6 +55,18 @@ pub(crate) struct PublishedTopic {
     pub(super) waker: KeyedWaker,
     /// Its attachments, by the sessions that serve it.
     pub(super) attached: Mutex<BTreeSet<(u64, u32)>>,
+    /// How many attachments were notified of its end, and have not detached.
+    pub(super) unfinished: Arc<AtomicU64>,
+}
+
+/// An attachment that was notified of the end of its topic, until it detaches or its session ends. Keeps no memory of the topic.
+#[derive(Debug)]
+pub(crate) struct Unfinished(Arc<AtomicU64>);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl PublishedTopic {
@@ -109,6 +123,19 @@ impl PublishedTopic {
     /// Its attachments, by the sessions that serve it.
     pub(crate) fn attached(&self) -> Vec<(u64, u32)> {
         self.attached.lock().iter().copied().collect()
+    }
+
+    /// Counts an attachment as notified of the end, before it is dropped.
+    pub(crate) fn notified(&self) -> Unfinished {
+        self.unfinished.fetch_add(1, Ordering::Relaxed);
+        Unfinished(Arc::clone(&self.unfinished))
+    }
+
+    /// After its end: how many attachments have not received it, and are not gone.
+    pub(super) fn unfinished(&self) -> u64 {
+        // In this order, so that one that is notified meanwhile is counted.
+        let attached = self.attached.lock().len() as u64;
+        attached + self.unfinished.load(Ordering::Relaxed)
     }
 
     /// Records that a later incarnation has ended, too.

@@ -1,6 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::deadline::{judged, within};
 use super::notices::{NoticeSource, NoticeSubscription};
 use super::offer::Offer;
 use super::subscription::{Fetching, PAUSE, Source, Subscription, TopicEnd};
@@ -33,6 +34,7 @@ pub(crate) struct Core<R: Reader> {
     decode_failures: u64,
     /// Has room for inline values.
     takes_inline: bool,
+    expired: u64,
 }
 
 /// The outcome of polling a repository on another host.
@@ -61,9 +63,16 @@ impl<R: Reader> Core<R> {
         if !reader.has_begun() {
             begin(&mut reader, &mut subscription)?;
         }
-        let (ended_before, has_given_up) = (false, false);
-        let (fetching, decode_failures) = (None, 0);
-        Ok(Self { reader, subscription, fetching, ended_before, has_given_up, decode_failures, takes_inline })
+        Ok(Self {
+            reader,
+            subscription,
+            fetching: None,
+            ended_before: false,
+            has_given_up: false,
+            decode_failures: 0,
+            expired: 0,
+            takes_inline,
+        })
     }
 
     /// Continues with the next subscription of the same topic, whose reader takes over what this one has received. The old one is
@@ -86,7 +95,9 @@ impl<R: Reader> Core<R> {
     ) -> Result<Option<V>, ReceiveError> {
         self.subscription.check_told()?;
         // A branch of its own, which keeps a held value in registers.
-        if let Some(taken) = self.reader.take_held() {
+        if !self.subscription.is_timed()
+            && let Some(taken) = self.reader.take_held()
+        {
             return Ok(Some(form(self.reader.verified(taken))));
         }
         match self.take_next()? {
@@ -106,7 +117,9 @@ impl<R: Reader> Core<R> {
     ) -> Result<Option<Sample<V>>, ReceiveError> {
         self.subscription.check_told()?;
         // As above.
-        if let Some(taken) = self.reader.take_held() {
+        if !self.subscription.is_timed()
+            && let Some(taken) = self.reader.take_held()
+        {
             return self.decoded(taken, decode);
         }
         let Some(taken) = self.take_next()? else {
@@ -125,7 +138,7 @@ impl<R: Reader> Core<R> {
     ) -> Result<Option<Offer<V>>, ReceiveError> {
         self.subscription.check_told()?;
         let held = self.reader.take_held();
-        let Some(taken) = held.map_or_else(|| self.take_next(), |held| Ok(Some(held)))? else {
+        let Some(taken) = held.map_or_else(|| self.take_any(), |held| Ok(Some(held)))? else {
             self.rest();
             return Ok(None);
         };
@@ -135,6 +148,11 @@ impl<R: Reader> Core<R> {
         let (number, key_len) = changed.map_or((0, 0), |changed| (changed.number, changed.key_len));
         let conflated = match verdict {
             Verdict::Duplicate => return Ok(Some(Offer { verdict, meta, number, key_len, value: None })),
+            Verdict::First { .. } if self.expires(taken) => {
+                // It counts as received for the other lines, which publish it with the same lifespan.
+                let verdict = Verdict::Duplicate;
+                return Ok(Some(Offer { verdict, meta, number, key_len, value: None }));
+            }
             Verdict::First { conflated, .. } => conflated,
             Verdict::Early => 0,
         };
@@ -190,6 +208,7 @@ impl<R: Reader> Core<R> {
             std::hint::spin_loop();
             return Ok(());
         }
+        let timeout = within(self.subscription.deadline.as_ref(), waited_ns, timeout);
         let left = timeout.saturating_sub(Duration::from_nanos(waited_ns));
         let waited = self.subscription.pause(self.fetching.is_some(), self.reader.last(), left);
         self.accept_inline();
@@ -221,7 +240,8 @@ impl<R: Reader> Core<R> {
     /// The counts so far.
     pub(super) fn stats(&self) -> SubscriberStats {
         let mut stats = self.reader.counts();
-        stats.received -= self.decode_failures;
+        stats.received -= self.decode_failures + self.expired;
+        stats.expired += self.expired;
         stats.rejected += self.decode_failures;
         stats
     }
@@ -229,6 +249,34 @@ impl<R: Reader> Core<R> {
     /// Takes the next value, if there is one and it is not held already.
     #[inline]
     pub(super) fn take_next(&mut self) -> Result<Option<Taken>, ReceiveError> {
+        if self.subscription.is_timed() { self.take_timed() } else { self.take_any() }
+    }
+
+    /// The same, also of what is held, of values that are late or expire.
+    #[inline(never)]
+    fn take_timed(&mut self) -> Result<Option<Taken>, ReceiveError> {
+        let mut received = Ok(None);
+        for _ in 0..limits::EXPIRED_PER_CALL_MAX {
+            received = self.reader.take_held().map_or_else(|| self.take_any(), |held| Ok(Some(held)));
+            match received {
+                Ok(Some(taken)) if self.expires(taken) => received = Ok(None),
+                _ => break,
+            }
+        }
+        judged(&mut self.subscription.deadline, received)
+    }
+
+    /// Counts a value that is not valid any more. The removal of a key always is.
+    fn expires(&mut self, taken: Taken) -> bool {
+        let published_ns = self.reader.verified(taken).meta.published_ns;
+        let is_removal = || self.reader.changed_key().is_some_and(|changed| !changed.is_present);
+        let expires = self.subscription.has_expired(published_ns) && !is_removal();
+        self.expired += u64::from(expires);
+        expires
+    }
+
+    #[inline]
+    fn take_any(&mut self) -> Result<Option<Taken>, ReceiveError> {
         if self.subscription.is_fetched() {
             return self.take_fetched();
         }

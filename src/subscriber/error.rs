@@ -1,4 +1,5 @@
 use std::convert::Infallible;
+use std::time::Duration;
 
 use crate::control::{ControlError, RefuseReason};
 use crate::fabric::{AddressError, FabricError, Target};
@@ -176,6 +177,18 @@ pub enum ReceiveError {
         /// That of the others.
         expected: Epoch,
     },
+    /// No value has come for as long as the [`deadline`](crate::SubscriberBuilder::deadline) of the subscriber says. Reported once, and
+    /// again after the next value. Nothing is lost, and the subscriber goes on.
+    #[error(
+        "no value has come for {waited:.1?}, over the deadline of {deadline:?}: see whether the publisher runs, and has something to \
+         publish"
+    )]
+    Overdue {
+        /// The deadline.
+        deadline: Duration,
+        /// How long nothing has come.
+        waited: Duration,
+    },
     /// A publisher of another epoch was found in place of the one lost: its sequences have nothing to do with the earlier ones. Only
     /// [`Persistent`](crate::Persistent) subscribers and those of several [lines](crate::Lines) report it, once, before the first value of
     /// that publisher.
@@ -227,8 +240,8 @@ impl ReceiveError {
 
     /// Returns whether nothing was lost, and the next call goes on where this one did not: also in the middle of an event.
     pub(super) fn loses_nothing(&self) -> bool {
-        use ReceiveError::{Contended, Fabric, NotResumed, OutOfStep};
-        matches!(self, Contended { .. } | Fabric(_) | NotResumed { .. } | OutOfStep { .. })
+        use ReceiveError::{Contended, Fabric, NotResumed, OutOfStep, Overdue};
+        matches!(self, Contended { .. } | Fabric(_) | NotResumed { .. } | OutOfStep { .. } | Overdue { .. })
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod any;
 mod core;
+mod deadline;
 mod error;
 mod feed;
 mod handle;
@@ -10,6 +11,7 @@ mod log;
 mod notices;
 mod offer;
 mod persistent;
+mod publisher_clock;
 mod sample;
 mod state;
 mod subscription;
@@ -20,6 +22,7 @@ mod wait_set;
 mod waiter;
 
 pub use any::AnySubscriber;
+pub(crate) use deadline::Deadline;
 pub use error::{AttachError, GrantError, ReceiveError, SubscriberError};
 pub(crate) use feed::FeedLine;
 pub use feed::{FeedEvent, FeedLines, FeedSubscriber, FeedUpdate, RecordUpdate, ValueUpdate};
@@ -32,6 +35,7 @@ pub use notices::NoticePath;
 pub(crate) use notices::{NoticeSource, NoticeSubscription};
 pub use persistent::Persistent;
 pub(crate) use persistent::Seek;
+pub use publisher_clock::PublisherClock;
 pub use sample::{Sample, SampleRef};
 pub use state::StateSubscriber;
 pub(crate) use subscription::{Attachment, Granted, Position, Source, Subscription, TopicEnd};

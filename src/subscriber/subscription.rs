@@ -3,9 +3,9 @@ mod waiting;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::ReceiveError;
 use super::notices::{NoticePath, NoticeSource, NoticeSubscription};
 use super::waiter::{Membership, Waiter, Watched};
+use super::{Deadline, PublisherClock, ReceiveError};
 use crate::chain::ErrorChain;
 use crate::clock::Clock;
 use crate::control::ControlError;
@@ -32,6 +32,8 @@ pub(crate) struct Subscription {
     pub(crate) granted: Granted,
     pub(crate) clock: Arc<dyn Clock>,
     pub(super) notice_source: Option<NoticeSource>,
+    /// Of a subscriber that is not part of another one.
+    pub(super) deadline: Option<Deadline>,
     /// The longest sleep until the publisher wakes this subscriber.
     sleep_max: Duration,
     /// The sequence in the hot line when it last prevented a sleep, and the last one received then.
@@ -42,7 +44,9 @@ pub(crate) struct Subscription {
     membership: Option<Arc<Membership>>,
     waking: Waking,
     conclusion: Conclusion,
-    /// The last heartbeat read from another host, and when it was first read, by the monotonic clock.
+    /// How old the publisher's time stamps are.
+    publisher_clock: PublisherClock,
+    /// The last heartbeat read of a publisher with another clock, and when it was first read, by the monotonic clock.
     heartbeat: Option<(u64, u64)>,
     has_left: bool,
 }
@@ -118,6 +122,8 @@ pub(crate) struct Granted {
     pub(crate) address: u64,
     /// What the repository held.
     pub(crate) at: GrantedAt,
+    /// How long values are valid, nanoseconds; 0 for ever.
+    pub(crate) lifespan_ns: u64,
 }
 
 /// The session side of a subscription. Every method returns at once.
@@ -186,11 +192,18 @@ impl Subscription {
         attachment: Arc<dyn Attachment>,
         clock: Arc<dyn Clock>,
     ) -> Self {
+        let repository = match &source {
+            Source::Mapped(region) if granted.delivery == Delivery::Pull => Some(region),
+            _ => None,
+        };
+        let publisher_clock = PublisherClock::new(repository, Arc::clone(&clock));
         Self {
             source,
             granted,
             clock,
+            publisher_clock,
             notice_source: None,
+            deadline: None,
             sleep_max: Duration::from_nanos(limits::WAKE_WORD_SLEEP_NS),
             claim: None,
             attachment,
@@ -216,6 +229,25 @@ impl Subscription {
     /// Sets how it is notified from now on.
     pub(crate) fn listen(&mut self, notice_source: NoticeSource) {
         self.notice_source = Some(notice_source);
+    }
+
+    /// Sets after which time without a value that is reported, from now on.
+    pub(crate) fn expect_within(&mut self, deadline: Option<Duration>) {
+        self.deadline = Deadline::begin(deadline, &self.clock);
+    }
+
+    /// Whether values are late, or expire: only then receives read the clock.
+    #[inline]
+    pub(super) fn is_timed(&self) -> bool {
+        self.deadline.is_some() || self.granted.lifespan_ns != 0
+    }
+
+    /// Whether a value of this time is not valid any more.
+    pub(super) fn has_expired(&self, published_ns: u64) -> bool {
+        let lifespan_ns = self.granted.lifespan_ns;
+        lifespan_ns != 0
+            && u64::try_from(self.publisher_clock.age_ns(published_ns))
+                .is_ok_and(|age_ns| age_ns > lifespan_ns)
     }
 
     /// How it is notified at the moment.
@@ -295,6 +327,7 @@ impl Subscription {
             Source::Mapped(_) | Source::Landing { .. } | Source::Released(_) => None,
         };
         let headers = headers.and_then(|region| copy_headers(region));
+        self.publisher_clock.keep();
         self.source = Source::Released(headers);
         self.notice_source.take_if(|notice_source| matches!(notice_source, NoticeSource::WakeWord(_)));
         self.leave(stats);
@@ -461,11 +494,19 @@ impl Subscription {
         }
     }
 
-    /// How long the publisher's heart has been still, given the last heartbeat in its headers. Clocks of two hosts cannot be
-    /// compared: what counts is whether the heartbeat changes between two calls.
+    /// The clock of the publisher, with the times that it shows now.
+    pub(crate) fn publisher_clock(&self) -> PublisherClock {
+        let mut clock = self.publisher_clock.clone();
+        clock.keep();
+        clock
+    }
+
+    /// How long the publisher's heart has been still, given the last heartbeat in its headers. Clocks that differ cannot be compared:
+    /// what counts then is whether the heartbeat changes between two calls.
     pub(crate) fn heart_stands_ns(&mut self, heartbeat_ns: u64) -> u64 {
-        if !matches!(self.source, Source::Remote(_)) {
-            return self.clock.realtime_ns().saturating_sub(heartbeat_ns);
+        if self.publisher_clock.is_shared() {
+            // A heartbeat from just now may look later.
+            return u64::try_from(self.publisher_clock.age_ns(heartbeat_ns)).unwrap_or(0);
         }
         let now_ns = self.clock.monotonic_ns();
         match self.heartbeat {

@@ -333,6 +333,12 @@ impl Membership {
         }
     }
 
+    /// It is ready after so many nanoseconds at the latest; without a number, when there is something new.
+    pub(crate) fn expect_within(&self, left_ns: Option<u64>) {
+        let due_ns = left_ns.map_or(u64::MAX, |left_ns| SystemClock.monotonic_ns().saturating_add(left_ns));
+        self.member.expect_by(due_ns);
+    }
+
     /// The subscription has found nothing new. `condition` says how to see that this changes.
     pub(crate) fn rest(&self, condition: Condition) {
         let Some(waiter) = self.waiter() else { return };

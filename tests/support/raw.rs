@@ -16,7 +16,7 @@ use rustix::net::{
 
 use super::time::PATIENCE;
 
-pub(crate) const VERSION: u16 = 3;
+pub(crate) const VERSION: u16 = 4;
 /// Another version of it.
 const OTHER_VERSION: u16 = VERSION + 1;
 pub(crate) const REFUSE: u16 = 1;
@@ -338,6 +338,6 @@ fn socket() -> Result<OwnedFd, Errno> {
 #[test]
 fn checksum_and_frame_match_the_protocol() {
     assert_eq!(crc32(b"123456789"), 0xCBF4_3926);
-    let golden = [0x46, 0x42, 0x43, 0x54, 0, 3, 0, 3, 0, 0, 0, 3, 0x1D, 0x57, 0x88, 0xFC, b'a', b'b', b'c'];
+    let golden = [0x46, 0x42, 0x43, 0x54, 0, 4, 0, 3, 0, 0, 0, 3, 0xFF, 0x8B, 0x93, 0x85, b'a', b'b', b'c'];
     assert_eq!(Body(b"abc".to_vec()).message(3), golden);
 }

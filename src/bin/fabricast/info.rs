@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use clap::Args;
 use fabricast::{
-    AnySubscriber, Counter, Delivery, Epoch, Fact, LogStart, NodeName, Raw, ReceiveError, Sequence,
-    Subscriber, TableTopic, Target, TopicReport, Unit,
+    AnySubscriber, Counter, Delivery, Epoch, Fact, LogStart, NodeName, PublisherClock, Raw, ReceiveError,
+    Sequence, Subscriber, TableTopic, Target, TopicReport, Unit,
 };
 use serde::Serialize;
 
-use super::clock::{self, Deadline};
+use super::clock::Deadline;
 use super::failure::{Exit, Failure};
 use super::feed::{is_feed, log_of, table_of};
-use super::output::{age_ns, ago, data, json_line, memory, printable, shown, span, table};
+use super::output::{ago, data, json_line, memory, printable, shown, span, table};
 use super::setting::{Setting, target};
 use super::value::Schemas;
 
@@ -124,12 +124,13 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     let timestamps = Schemas::of(&subscriber).timestamps().names().map(str::to_owned).collect();
     let feed = feed_topics(&subscriber, target, report.epoch, attach);
     let found = Found { suspect_keys, timestamps, feed };
+    let clock = subscriber.publisher_clock();
     drop(subscriber);
     let mut out = io::stdout().lock();
     if arguments.json {
         json_line(&mut out, &NodeReport { node: target.address.node(), report: &report, found: &found })?;
     } else {
-        print(&mut out, target, &report, &found)?;
+        print(&mut out, target, (&report, &clock), &found)?;
     }
     Ok(Exit::Done)
 }
@@ -183,9 +184,13 @@ fn held(mut subscriber: AnySubscriber<Raw>, epoch: Epoch) -> Result<Held, Failur
     Ok(Held::Read { keys, capacity, suspect_keys: suspect_keys(table, report.sequence) })
 }
 
-fn print(out: &mut impl Write, target: &Target, report: &TopicReport, found: &Found) -> io::Result<()> {
-    let now_ns = clock::realtime_ns();
-    let ago = |ns: u64| ago(age_ns(now_ns, ns));
+fn print(
+    out: &mut impl Write,
+    target: &Target,
+    (report, clock): (&TopicReport, &PublisherClock),
+    found: &Found,
+) -> io::Result<()> {
+    let ago = |ns: u64| ago(clock.age_ns(ns));
     let unknown = || "-".to_owned();
     let hidden =
         |number: Option<u64>| number.map_or_else(|| MASK.to_owned(), |number| format!("{number:016x}"));
@@ -198,6 +203,7 @@ fn print(out: &mut impl Write, target: &Target, report: &TopicReport, found: &Fo
         ["state".to_owned(), format!("{}, heartbeat {}", report.state, ago(report.heartbeat_ns))],
         ["sequence".to_owned(), report.sequence.to_string()],
         ["newest value".to_owned(), newest],
+        ["lifespan".to_owned(), report.lifespan_ns.map_or_else(unknown, span)],
         ["process".to_owned(), report.process.map_or_else(unknown, |process| process.to_string())],
         ["host".to_owned(), report.host.as_deref().map_or_else(unknown, printable)],
         ["started".to_owned(), report.started_ns.map_or_else(unknown, ago)],

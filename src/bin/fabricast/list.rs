@@ -11,9 +11,8 @@ use fabricast::{
 };
 use serde::Serialize;
 
-use super::clock;
 use super::failure::{Exit, Failure};
-use super::output::{age, age_ns, json_line, printable, table};
+use super::output::{json_line, printable, span, table};
 use super::setting::{Setting, address, is_absent, no_nodes};
 
 /// How long a node may take to answer before it is asked again.
@@ -29,8 +28,8 @@ const NAMED_AT_ONCE: usize = 3;
 const AFTER_HELP: &str = "\
 STATE is live, hung (the process runs but does not answer within 1.1 seconds) or gone (the process
 has ended and left its entry). AGE is the time since the newest value. A node without topics, or
-one that cannot be asked, shows `-` for its topic. An age like `-1h00m (clock?)` means that the
-value's time lies in the future: one of the clocks is wrong.
+one that cannot be asked, shows `-` for its topic. The
+node tells the age, by its own clock.
 
 With --json each topic is one line {\"node\",\"topic\",\"kind\",\"type\",\"sequence\",\"age_ns\",\"state\"};
 unavailable fields are null.
@@ -64,7 +63,7 @@ struct Row {
     #[serde(rename = "type")]
     type_name: Option<String>,
     sequence: Option<u64>,
-    age_ns: Option<i64>,
+    age_ns: Option<u64>,
     state: Liveness,
 }
 
@@ -165,8 +164,7 @@ fn ask(node: &Node, work: &Receiver<NodeListing>) -> Vec<NodeAnswer> {
 }
 
 fn print(arguments: &Arguments, found: &[NodeAnswer]) -> Result<(), Failure> {
-    let now_ns = clock::realtime_ns();
-    let rows: Vec<Row> = found.iter().flat_map(|found| found.rows(now_ns)).collect();
+    let rows: Vec<Row> = found.iter().flat_map(NodeAnswer::rows).collect();
     let mut out = std::io::stdout().lock();
     if arguments.json {
         rows.iter().try_for_each(|row| json_line(&mut out, row))?;
@@ -230,7 +228,7 @@ impl NodeAnswer {
         }
     }
 
-    fn rows(&self, now_ns: u64) -> Vec<Row> {
+    fn rows(&self) -> Vec<Row> {
         let topics = self.answer.as_deref().unwrap_or_default();
         let (node, state) = (self.node.clone(), self.state());
         let bare =
@@ -238,13 +236,12 @@ impl NodeAnswer {
         if topics.is_empty() {
             return vec![bare];
         }
-        let published = |topic: &TopicListing| Some(topic.published_ns).filter(|published| *published != 0);
         let row = |topic: &TopicListing| Row {
             topic: Some(topic.topic.clone()),
             kind: Some(topic.kind),
             type_name: Some(topic.type_name.clone()),
             sequence: Some(topic.sequence.get()),
-            age_ns: published(topic).map(|published_ns| age_ns(now_ns, published_ns)),
+            age_ns: topic.age_ns,
             ..bare.clone()
         };
         topics.iter().map(row).collect()
@@ -260,7 +257,7 @@ impl Row {
             self.kind.map_or_else(absent, |kind| kind.to_string()),
             self.type_name.as_deref().map_or_else(absent, printable),
             self.sequence.map_or_else(absent, |sequence| sequence.to_string()),
-            self.age_ns.map_or_else(absent, age),
+            self.age_ns.map_or_else(absent, span),
             self.state.to_string(),
         ]
     }
@@ -324,17 +321,17 @@ mod tests {
     }
 
     #[test]
-    fn value_from_the_future_has_a_negative_age() {
+    fn row_has_no_hidden_characters() {
         let row = Row {
             node: "n".parse().unwrap(),
             topic: None,
             kind: None,
             type_name: Some("a\u{202e}b".to_owned()),
             sequence: None,
-            age_ns: Some(age_ns(0, 3_600_000_000_000)),
+            age_ns: Some(3_600_000_000_000),
             state: Liveness::Live,
         };
-        assert_eq!(row.cells(), ["n", "-", "-", "a\\u202eb", "-", "-1h00m (clock?)", "live"]);
-        assert!(serde_json::to_string(&row).unwrap().contains(r#""age_ns":-3600000000000,"#));
+        assert_eq!(row.cells(), ["n", "-", "-", "a\\u202eb", "-", "1h00m", "live"]);
+        assert!(serde_json::to_string(&row).unwrap().contains(r#""age_ns":3600000000000,"#));
     }
 }

@@ -37,6 +37,7 @@ pub(crate) fn entry(name: &str) -> TopicEntry {
         type_name: Text::cut("Quote"),
         sequence: 7,
         published_ns: 1000,
+        published_age_ns: 1001,
         heartbeat_age_ns: 100,
         epoch: Epoch::new(0xFF).unwrap(),
         pull_subscribers: 2,
@@ -58,6 +59,7 @@ pub(crate) fn grant(attachment: u32) -> Grant {
         address: 0x7F00_0000_0000,
         newest: Sequence::new(42),
         after: Sequence::new(40),
+        lifespan_ns: 1000,
     }
 }
 

@@ -162,6 +162,7 @@ impl Served {
             address,
             newest: topic.newest(),
             after: topic.after,
+            lifespan_ns: topic.lifespan_ns,
         };
         let granted = (options, grant.newest);
         let mut attached = ServedAttachment::new((self.key, attachment), topic, delivery, granted);

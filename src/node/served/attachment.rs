@@ -7,7 +7,7 @@ use crate::id::{Delivery, KindOptions, NodeName, Sequence, TopicName};
 use crate::limits;
 use crate::metrics::Gauge;
 use crate::node::core::NodeCore;
-use crate::publisher::{NoticeRegistration, PublishedTopic, WakeRegistration};
+use crate::publisher::{NoticeRegistration, PublishedTopic, Unfinished, WakeRegistration};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// An attachment of the peer.
@@ -52,6 +52,8 @@ pub(super) struct EndedAttachment {
     pub(super) counted: bool,
     /// The topic, where the peer may still fetch from it.
     pub(super) kept: Option<Kept>,
+    /// For a publisher that waits until its subscribers have received the end.
+    pub(super) unfinished: Unfinished,
 }
 
 /// A topic that has ended, for a peer that may still fetch from it.

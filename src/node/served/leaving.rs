@@ -34,7 +34,10 @@ impl Served {
 
     /// Ends the rest of an attachment whose topic has ended.
     pub(super) fn detach_ended(&mut self, core: &NodeCore, id: AttachmentId, counts: SubscriberCounts) {
-        let Some(EndedAttachment { name, counted, kept }) = self.ended.remove(&id) else { return };
+        let Some(EndedAttachment { name, counted, kept, unfinished }) = self.ended.remove(&id) else {
+            return;
+        };
+        drop(unfinished);
         if let Some(Kept { topic, .. }) = kept {
             self.withdraw(&topic);
         }
@@ -94,7 +97,8 @@ impl Served {
             let until_ns = now_ns.saturating_add(limits::ENDED_GRACE_NS);
             let kept = is_fetched.then(|| Kept { topic: Arc::clone(topic), until_ns });
             let (name, counted) = (topic.name.clone(), attachment.counted);
-            self.ended.insert(id, EndedAttachment { name, counted, kept });
+            let unfinished = topic.notified();
+            self.ended.insert(id, EndedAttachment { name, counted, kept, unfinished });
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::clock::Clock as _;
+use crate::clock::{Clock as _, Timekeeper};
 use crate::fabric::WakeQueue;
 use crate::id::{Incarnation, KindOptions, NodeName};
 use crate::payload::encode_unchecked;
@@ -65,7 +65,8 @@ impl World {
         clock.advance(1);
         let parts = TopicParts {
             fabric: &fabric,
-            clock: Arc::<VirtualClock>::clone(&clock),
+            time: Arc::new(Timekeeper::new(Arc::<VirtualClock>::clone(&clock))),
+            lifespan_ns: 0,
             waker: Arc::new(WakeQueue::new().unwrap()).keyed(0),
             node: Arc::new(()),
             host: "host",

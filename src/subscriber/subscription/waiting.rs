@@ -45,6 +45,9 @@ impl Subscription {
         self.tend_notices();
         self.tend_waking();
         let Some(membership) = &self.membership else { return };
+        if let Some(deadline) = &self.deadline {
+            membership.expect_within(deadline.left_ns());
+        }
         let now_ns = self.clock.monotonic_ns();
         let at = |after_ns: u64| Condition::At(now_ns.saturating_add(after_ns));
         let is_awaited = self.notices == NoticesAsked::Asked || self.waking == Waking::Asked;
@@ -76,6 +79,13 @@ impl Subscription {
             }
         }
         membership.rest(condition);
+    }
+
+    /// Tells its waiter within how many nanoseconds the program expects a value.
+    pub(in crate::subscriber) fn rest_until(&self, left_ns: Option<u64>) {
+        if let Some(membership) = &self.membership {
+            membership.expect_within(left_ns);
+        }
     }
 
     /// Tells its waiter to look again after so many nanoseconds.

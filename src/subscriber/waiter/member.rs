@@ -7,7 +7,7 @@ use crate::id::Sequence;
 use crate::layout::header::HOT_SEQUENCE;
 use crate::memory::Region;
 use crate::notice::{Mailbox, NoticeReceiver, WakeWord};
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What a waiter knows of a subscription.
 pub(super) struct Member {
@@ -16,6 +16,8 @@ pub(super) struct Member {
     /// Its subscription may have something new.
     is_ready: AtomicBool,
     condition: Mutex<Condition>,
+    /// When it is ready at the latest, because its program expects a value by then, ns.
+    expected_ns: AtomicU64,
 }
 
 /// How to see that a subscription has something new.
@@ -59,8 +61,8 @@ pub(crate) enum WokenBy {
 
 impl Member {
     pub(super) fn new(token: u32, key: usize) -> Self {
-        let condition = Mutex::new(Condition::Told);
-        Self { token, key, is_ready: AtomicBool::new(true), condition }
+        let (condition, expected_ns) = (Mutex::new(Condition::Told), AtomicU64::new(u64::MAX));
+        Self { token, key, is_ready: AtomicBool::new(true), condition, expected_ns }
     }
 
     pub(super) fn token(&self) -> u32 {
@@ -90,6 +92,12 @@ impl Member {
         let was_ready = self.is_ready.swap(false, Ordering::AcqRel);
         drop(before);
         was_ready
+    }
+
+    /// It is ready at this time at the latest, ns.
+    pub(super) fn expect_by(&self, due_ns: u64) {
+        // Relaxed: it is read under the lock of the waiter, which the caller takes next.
+        self.expected_ns.store(due_ns, Ordering::Relaxed);
     }
 
     /// Lets go of what its condition holds.
@@ -124,13 +132,15 @@ impl Member {
 
     /// When to look at it, if nothing wakes it, ns.
     pub(super) fn look_ns(&self) -> Option<u64> {
-        match &*self.condition.lock() {
+        let expected_ns = Some(self.expected_ns.load(Ordering::Relaxed)).filter(|due_ns| *due_ns < u64::MAX);
+        let due_ns = match &*self.condition.lock() {
             Condition::At(due_ns) | Condition::Notices { due_ns, .. } => Some(*due_ns),
             Condition::Values { by: WokenBy::Looks { interval_ns, from_ns }, .. } => {
                 Some(from_ns.saturating_add(*interval_ns))
             }
             Condition::Values { .. } | Condition::Told => None,
-        }
+        };
+        due_ns.into_iter().chain(expected_ns).min()
     }
 
     /// What to do with it at a time at which it is looked at.
@@ -138,14 +148,18 @@ impl Member {
         if self.is_ready() {
             return Look::Done;
         }
-        let has_news = self.has_news();
+        let expected_ns = self.expected_ns.load(Ordering::Relaxed);
+        let is_over = self.has_news() || expected_ns <= now_ns;
         match &*self.condition.lock() {
-            _ if has_news => Look::Ready,
+            _ if is_over => Look::Ready,
             Condition::At(due_ns) | Condition::Notices { due_ns, .. } if *due_ns <= now_ns => Look::Ready,
-            Condition::At(due_ns) | Condition::Notices { due_ns, .. } => Look::Again(*due_ns),
-            Condition::Values { by: WokenBy::Looks { interval_ns, .. }, .. } => {
-                Look::Again(now_ns.saturating_add(*interval_ns))
+            Condition::At(due_ns) | Condition::Notices { due_ns, .. } => {
+                Look::Again(expected_ns.min(*due_ns))
             }
+            Condition::Values { by: WokenBy::Looks { interval_ns, .. }, .. } => {
+                Look::Again(expected_ns.min(now_ns.saturating_add(*interval_ns)))
+            }
+            Condition::Values { .. } | Condition::Told if expected_ns < u64::MAX => Look::Again(expected_ns),
             Condition::Values { .. } | Condition::Told => Look::Done,
         }
     }

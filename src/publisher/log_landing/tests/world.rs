@@ -6,6 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::super::*;
+use crate::clock::Timekeeper;
 use crate::fabric::{FabricError, NothingToRevoke, Placement, RemoteWrite, Revocation, WakeQueue};
 use crate::id::{Incarnation, NodeName, Sequence};
 use crate::layout::WORD;
@@ -281,7 +282,8 @@ impl World {
         let fabric = Network::new(1, Reach::Mapped).fabric(&name);
         let parts = TopicParts {
             fabric: &fabric,
-            clock: Arc::new(VirtualClock::default()),
+            time: Arc::new(Timekeeper::new(Arc::<VirtualClock>::default())),
+            lifespan_ns: 0,
             waker: queue.keyed(0),
             node: Arc::new(()),
             host: "host",

@@ -164,10 +164,10 @@ mod tests {
     fn golden_bytes() {
         let golden = [
             0x46, 0x42, 0x43, 0x54, // "FBCT"
-            0x00, 0x03, // version
+            0x00, 0x04, // version
             0x00, 0x03, // kind
             0x00, 0x00, 0x00, 0x03, // body_len
-            0x1D, 0x57, 0x88, 0xFC, // crc32
+            0xFF, 0x8B, 0x93, 0x85, // crc32
             b'a', b'b', b'c',
         ];
         assert_eq!(frame(b"abc"), golden);

@@ -11,14 +11,17 @@ pub(crate) use super::attachment::AttachmentId;
 use super::bytes::Bytes;
 use super::error::{ControlError, RefuseReason};
 use super::notices::{Heard, Notices};
+use super::progress::{LetGo, ListSubscribers, Subscribers};
 use super::text::Text;
-use crate::id::{Delivery, Epoch, Incarnation, Kind, KindOptions, NodeName, Sequence, TopicId, TopicName};
+use crate::id::{
+    Delivery, Epoch, Incarnation, Kind, KindOptions, NodeName, Sequence, SlowPolicy, TopicId, TopicName,
+};
 use crate::layout::GeometryNumbers;
 use crate::limits;
 
 /// The protocol version of this program. It changes with any message, the frame, the codec, the kinds
 /// of topic and the ways of delivery.
-pub(crate) const VERSION: u16 = 3;
+pub(crate) const VERSION: u16 = 4;
 
 /// Hands all messages to a macro: the kind of each, its body, and its number, which is that of `Refuse` in every version.
 ///
@@ -44,6 +47,9 @@ macro_rules! each_message {
             Listen(AttachmentId) = 15,
             Notices(Notices) = 16,
             Heard(Heard) = 17,
+            ListSubscribers(ListSubscribers) = 18,
+            Subscribers(Subscribers) = 19,
+            LetGo(LetGo) = 22,
         }
     };
 }
@@ -232,6 +238,8 @@ pub(crate) struct TopicEntry {
     pub(crate) pull_subscribers: u32,
     /// Its push subscribers.
     pub(crate) push_subscribers: u32,
+    /// By how many records the slowest subscriber that reports its progress is behind.
+    pub(crate) lag_max: Option<u64>,
     /// Its largest payload, bytes.
     pub(crate) payload_len_max: u64,
 }
@@ -309,6 +317,9 @@ pub(crate) struct Attach {
     pub(crate) schema_hash: Option<u64>,
     /// The subscription's options for the topic's kind.
     pub(crate) options: KindOptions,
+    /// The subscriber's policy, if it reports its progress: then its progress slot comes with the message. Only logs have one; for
+    /// other kinds it is ignored.
+    pub(crate) progress: Option<SlowPolicy>,
 }
 
 /// Grants an attachment, with everything that the subscriber needs. For pull it carries the repository's region.
@@ -420,7 +431,7 @@ mod tests {
     #[test]
     fn kinds_and_numbers_correspond() {
         let named = (0..=u16::MAX).filter_map(MessageKind::from_number).collect::<Vec<_>>();
-        assert_eq!(named.len(), 17);
+        assert_eq!(named.len(), 20);
         for kind in named {
             assert_eq!(MessageKind::from_number(kind.number()), Some(kind));
         }

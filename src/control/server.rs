@@ -14,13 +14,14 @@
 //! after each call until none is left, and answers those that ask for a decision. The last action of every
 //! session is `Close`.
 
+mod progress;
 mod step;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroU64;
 
 use self::step::Step;
-use super::codec::{self, Outgoing};
+use super::codec::{self, Outgoing, RegionKind};
 use super::error::{ControlError, RefuseReason};
 use super::message::{
     Attach, AttachmentId, Detach, Detached, EndReason, EndSummary, Grant, Hello, Identity, Invite,
@@ -39,6 +40,8 @@ pub(crate) struct ServerSession {
     state: ServerState,
     /// Whether a request for a page of the directory is unanswered.
     listing: bool,
+    /// Whether a request for the subscribers of a topic is unanswered.
+    is_listing_subscribers: bool,
     attachments: BTreeMap<AttachmentId, Step>,
     /// Attachments that have requested notices.
     listening: BTreeSet<AttachmentId>,
@@ -61,8 +64,10 @@ pub(crate) enum ServerAction {
         /// The last name that the peer knows.
         after: Option<TopicName>,
     },
+    /// Look up the subscribers of this topic, and call [`answer_subscribers`](ServerSession::answer_subscribers).
+    QuerySubscribers(TopicName),
     /// Decide whether the peer may attach, and call [`grant`](ServerSession::grant) or
-    /// [`refuse`](ServerSession::refuse).
+    /// [`refuse`](ServerSession::refuse). With `progress`, the peer's progress slot came with this message.
     Attach(Attach),
     /// Decide whether the region that came with this message is a fit landing region, and call
     /// [`exposed`](ServerSession::exposed) or [`refuse`](ServerSession::refuse).
@@ -109,6 +114,7 @@ impl ServerSession {
             nonce,
             state: ServerState::AwaitHello { deadline_ns: now_ns.saturating_add(limits::HELLO_DEADLINE_NS) },
             listing: false,
+            is_listing_subscribers: false,
             attachments: BTreeMap::new(),
             listening: BTreeSet::new(),
             actions: VecDeque::new(),
@@ -131,7 +137,7 @@ impl ServerSession {
     }
 
     /// Handles a message of the peer, with the number of regions that it carried. The owner drops them unless the next action is
-    /// `Expose`.
+    /// `Attach` or `Expose`.
     pub(crate) fn on_message(&mut self, bytes: &[u8], regions: usize) {
         if self.room().is_err() {
             return;
@@ -209,13 +215,11 @@ impl ServerSession {
         let attachment = grant.attachment;
         match self.step_mut(attachment)? {
             step @ Step::Attaching(_) => {
-                let region_of = match *step {
-                    Step::Attaching(Delivery::Pull) => Some(attachment),
-                    _ => None,
-                };
+                let is_pull = matches!(*step, Step::Attaching(Delivery::Pull));
                 step.granted();
-                let outgoing = Outgoing { region_of, ..Outgoing::of(&Message::Granted(grant)) };
-                self.actions.push_back(ServerAction::Send(outgoing));
+                let granted = Outgoing::of(&Message::Granted(grant));
+                let granted = if is_pull { granted.with(attachment, RegionKind::Values) } else { granted };
+                self.actions.push_back(ServerAction::Send(granted));
                 Ok(())
             }
             step => Err(step.not_possible(attachment)),
@@ -256,10 +260,10 @@ impl ServerSession {
     pub(crate) fn notices(&mut self, attachment: AttachmentId, by: NoticesBy) -> Result<(), ControlError> {
         self.ready()?;
         self.step_mut(attachment)?;
-        let region_of = (by == NoticesBy::WakeWord).then_some(attachment);
-        let is_wake_word = region_of.is_some();
-        let outgoing = Outgoing::of(&Message::Notices(Notices { attachment, by }));
-        self.actions.push_back(ServerAction::Send(Outgoing { region_of, is_wake_word, ..outgoing }));
+        let is_wake_word = by == NoticesBy::WakeWord;
+        let notices = Outgoing::of(&Message::Notices(Notices { attachment, by }));
+        let notices = if is_wake_word { notices.with(attachment, RegionKind::WakeWord) } else { notices };
+        self.actions.push_back(ServerAction::Send(notices));
         Ok(())
     }
 
@@ -339,6 +343,7 @@ impl ServerSession {
                 Ok(())
             }
             (ServerState::Ready, Message::ListTopics(list)) => self.take_list(list),
+            (ServerState::Ready, Message::ListSubscribers(list)) => self.take_list_subscribers(list.topic),
             (ServerState::Ready, Message::Attach(attach)) => self.take_attach(attach),
             (ServerState::Ready, Message::Expose(expose)) => self.take_expose(expose),
             (ServerState::Ready, Message::Listen(listen)) => self.take_listen(listen),
@@ -360,6 +365,7 @@ impl ServerSession {
             (
                 ServerState::Ending { .. },
                 Message::ListTopics(_)
+                | Message::ListSubscribers(_)
                 | Message::Attach(_)
                 | Message::Expose(_)
                 | Message::Listen(_)
@@ -492,7 +498,7 @@ impl ServerSession {
     fn close(&mut self, result: Result<EndSummary, ControlError>) {
         if self.state != ServerState::Ended {
             self.state = ServerState::Ended;
-            self.listing = false;
+            (self.listing, self.is_listing_subscribers) = (false, false);
             self.attachments.clear();
             self.listening.clear();
             self.actions.push_back(ServerAction::Close { result });
@@ -541,7 +547,11 @@ fn unknown(message: &'static str, attachment: AttachmentId) -> ControlError {
 }
 
 fn check_regions(message: &Message, found: usize) -> Result<(), ControlError> {
-    let expected = if matches!(message, Message::Expose(_)) { limits::MESSAGE_REGIONS_MAX } else { 0 };
+    let expected = match message {
+        Message::Attach(attach) if attach.progress.is_some() => limits::MESSAGE_REGIONS_MAX,
+        Message::Expose(_) => limits::MESSAGE_REGIONS_MAX,
+        _ => 0,
+    };
     message.check_regions(expected, found)
 }
 

@@ -123,6 +123,7 @@ impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
             numbering: Numbering { epoch: epoch.unwrap_or(own.epoch), after, ..own },
             payload_len_max,
             limit,
+            gating: None,
             samples: &samples,
         };
         let (publisher, topic) = Publisher::open(parts, options)?;

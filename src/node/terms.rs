@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Node;
 use crate::fabric::Target;
-use crate::id::{Delivery, Kind, TopicName};
+use crate::id::{Delivery, Kind, SlowPolicy, TopicName};
 use crate::limits;
 use crate::subscriber::{Subscribed, SubscriberError};
 
@@ -21,6 +21,10 @@ pub(super) struct Terms<O> {
     pub(super) region_len_max: usize,
     /// Whether the publisher notifies the subscriber.
     pub(super) notices: bool,
+    /// What happens when it is slow.
+    pub(super) slow: SlowPolicy,
+    /// Whether it reports its progress even if nothing depends on it.
+    pub(super) progress: bool,
 }
 
 /// Sets up a subscriber `S`, at a [`Target`].
@@ -53,6 +57,8 @@ impl<'a, S: Subscribed, P> SubscriberBuilder<'a, S, P> {
             timeout: Duration::from_nanos(limits::ANSWER_DEADLINE_NS),
             region_len_max: limits::SUBSCRIBED_LEN_MAX_DEFAULT,
             notices: false,
+            slow: SlowPolicy::Lap,
+            progress: false,
         };
         let place = place.try_into().map_err(Into::into);
         Self { node, place, terms, samples: Vec::new(), handle: PhantomData }

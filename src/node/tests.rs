@@ -503,5 +503,6 @@ mod notices;
 mod numbering;
 mod persistent;
 mod persistent_feeds;
+mod slow;
 mod table;
 mod table_lines;

@@ -3,9 +3,11 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::gate::Gate;
 use super::handover::{Handover, Landing, Repository};
 use super::notices::{News, Notifier, TopicNotices};
 use super::opening::{Numbering, TopicParts};
+use super::subscribers::TopicSubscribers;
 use super::topic::PublishedTopic;
 use super::{PublishError, PublisherError};
 use crate::clock::Clock;
@@ -35,6 +37,7 @@ pub(crate) struct Output<L: Landing> {
     landings: Vec<Box<L>>,
     clock: Arc<dyn Clock>,
     notifier: Notifier,
+    pub(super) gate: Gate,
     counts: TopicCounts,
     /// Keeps the node alive. Dropped last.
     _node: Arc<dyn Any + Send + Sync>,
@@ -55,7 +58,7 @@ impl<L: Landing<Geometry: Into<Geometry>>> Output<L> {
         geometry: L::Geometry,
         schema: Schema,
     ) -> Result<(W, Self), PublisherError> {
-        let TopicParts { fabric, clock, waker, node, host, name, numbering, .. } = parts;
+        let TopicParts { fabric, clock, waker, node, host, name, numbering, gating, .. } = parts;
         let Numbering { epoch, incarnation, after } = numbering;
         let any_geometry: Geometry = geometry.into();
         let region = Arc::new(Region::allocate(any_geometry.region_len(), Protection::PeersRead)?);
@@ -71,6 +74,9 @@ impl<L: Landing<Geometry: Into<Geometry>>> Output<L> {
         let key = draw_key()?;
         let notices = Arc::new(TopicNotices::new(header.topic, epoch, key));
         let notifier = Notifier::new(Arc::clone(&notices), Arc::clone(&region), waker.clone());
+        let subscribers = Arc::new(TopicSubscribers::new(gating));
+        let gate =
+            Gate::new(Arc::clone(&subscribers), Arc::clone(&notices), waker.clone(), Arc::clone(&clock));
         let repository = Repository { registration: Arc::clone(&registration), geometry, epoch, after };
         let handover = Arc::new(Handover::new(repository, waker.clone()));
         let topic = Arc::new(PublishedTopic {
@@ -86,6 +92,7 @@ impl<L: Landing<Geometry: Into<Geometry>>> Output<L> {
             push_subscribers: counts.gauge("push subscribers"),
             without_notices: counts.gauge("without notices"),
             notices,
+            subscribers,
             landings: Arc::<Handover<L>>::clone(&handover),
             ended: AtomicBool::new(false),
             orphaned: AtomicBool::new(false),
@@ -95,7 +102,7 @@ impl<L: Landing<Geometry: Into<Geometry>>> Output<L> {
         });
         PublishedTopic::beat(&region, started_ns);
         let landings = Vec::with_capacity(limits::PUSH_SUBSCRIBERS_MAX);
-        Ok((writer, Self { topic, waker, handover, landings, clock, notifier, counts, _node: node }))
+        Ok((writer, Self { topic, waker, handover, landings, clock, notifier, gate, counts, _node: node }))
     }
 }
 

@@ -7,7 +7,7 @@ use super::subscription::{Fetching, PAUSE, Source, Subscription, TopicEnd};
 use super::{GrantError, ReceiveError, Sample};
 use crate::clock::{Clock, saturate};
 use crate::fabric::{Completion, FabricError, RemoteRead, read_now};
-use crate::id::{Delivery, Epoch};
+use crate::id::{Delivery, Epoch, Sequence};
 use crate::layout::header::HOT_EPOCH;
 use crate::limits;
 use crate::memory::Region;
@@ -194,6 +194,29 @@ impl<R: Reader> Core<R> {
     /// Takes the next value, if there is one and it is not held already.
     #[inline]
     pub(super) fn take_next(&mut self) -> Result<Option<Taken>, ReceiveError> {
+        let taken = self.take_unreported();
+        match self.subscription.progress {
+            None => taken,
+            Some(_) => self.report(taken),
+        }
+    }
+
+    /// Reports how far this is. Losing a record is the end of a subscriber that asked to be disconnected then, whether or not the
+    /// publisher's node has said so yet.
+    fn report(&mut self, taken: Result<Option<Taken>, ReceiveError>) -> Result<Option<Taken>, ReceiveError> {
+        let Some(progress) = &mut self.subscription.progress else { return taken };
+        if let Err(ReceiveError::Lapped { first_lost, .. }) = taken
+            && progress.disconnects()
+        {
+            let (last, stats) = (Sequence::new(first_lost.get().saturating_sub(1)), self.stats());
+            return self.subscription.overtaken(last, stats);
+        }
+        progress.tell(&self.reader, self.subscription.granted.delivery == Delivery::Push);
+        taken
+    }
+
+    #[inline]
+    fn take_unreported(&mut self) -> Result<Option<Taken>, ReceiveError> {
         if self.subscription.is_fetched() {
             return self.take_fetched();
         }
@@ -346,7 +369,10 @@ impl<R: Reader> Core<R> {
             return Err(ReceiveError::CutOff { first_lost, count });
         }
         let stats = self.stats();
-        self.subscription.conclude(stats)
+        match self.subscription.end() {
+            Some(TopicEnd::Overtaken { .. }) => self.subscription.overtaken(self.reader.last(), stats),
+            _ => self.subscription.conclude(stats),
+        }
     }
 
     #[cold]

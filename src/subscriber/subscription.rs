@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::ReceiveError;
 use super::notices::{NoticePath, NoticeSource, NoticeSubscription};
+use super::progress::ProgressReport;
 use crate::chain::ErrorChain;
 use crate::clock::Clock;
 use crate::control::ControlError;
@@ -30,6 +31,8 @@ pub(crate) struct Subscription {
     pub(crate) granted: Granted,
     pub(crate) clock: Arc<dyn Clock>,
     pub(super) notice_source: Option<NoticeSource>,
+    /// Reports how far it is.
+    pub(super) progress: Option<ProgressReport>,
     /// The longest sleep until the publisher wakes this subscriber.
     sleep_max: Duration,
     /// The sequence in the hot line when it last prevented a sleep, and the last one received then.
@@ -105,6 +108,11 @@ pub(crate) trait Attachment: fmt::Debug + Send + Sync {
         false
     }
 
+    /// Whether the publisher takes it into account before it overwrites records.
+    fn is_gating(&self) -> bool {
+        false
+    }
+
     /// Detaches, with the final counts.
     fn leave(&self, stats: SubscriberStats);
 }
@@ -124,6 +132,8 @@ pub(crate) enum TopicEnd {
     Ended { published: Sequence },
     /// The session with its node is over.
     Gone { error: ControlError },
+    /// The publisher has disconnected it, after it had received or skipped this value.
+    Overtaken { last: Sequence },
 }
 
 impl Subscription {
@@ -139,6 +149,7 @@ impl Subscription {
             granted,
             clock,
             notice_source: None,
+            progress: None,
             sleep_max: Duration::from_nanos(limits::WAKE_WORD_SLEEP_NS),
             claim: None,
             attachment,
@@ -161,6 +172,16 @@ impl Subscription {
     /// Sets how it is notified from now on.
     pub(crate) fn listen(&mut self, notice_source: NoticeSource) {
         self.notice_source = Some(notice_source);
+    }
+
+    /// Reports its progress from now on.
+    pub(crate) fn report(&mut self, progress: ProgressReport) {
+        self.progress = Some(progress);
+    }
+
+    /// Whether the publisher waits for it, or disconnects it, before it would lose a record.
+    pub(super) fn is_gating(&self) -> bool {
+        self.attachment.is_gating()
     }
 
     /// How it is notified at the moment.
@@ -222,6 +243,16 @@ impl Subscription {
     #[cold]
     pub(super) fn conclude<V>(&mut self, stats: SubscriberStats) -> Result<Option<V>, ReceiveError> {
         self.tell(self.attachment.end(), stats)
+    }
+
+    /// Reports that the publisher has disconnected it after this record, or is about to.
+    #[cold]
+    pub(super) fn overtaken<V>(
+        &mut self,
+        last: Sequence,
+        stats: SubscriberStats,
+    ) -> Result<Option<V>, ReceiveError> {
+        self.tell(Some(TopicEnd::Overtaken { last }), stats)
     }
 
     fn tell<V>(&mut self, end: Option<TopicEnd>, stats: SubscriberStats) -> Result<Option<V>, ReceiveError> {
@@ -420,6 +451,7 @@ impl Subscription {
     /// Detaches once, with the final counts.
     pub(super) fn leave(&mut self, stats: SubscriberStats) {
         if !std::mem::replace(&mut self.has_left, true) {
+            self.progress.iter().for_each(ProgressReport::end);
             self.attachment.leave(stats);
         }
     }
@@ -445,6 +477,7 @@ impl TopicEnd {
         match self {
             Self::Ended { published } => ReceiveError::Ended { published: *published },
             Self::Gone { error } => ReceiveError::Gone { source: error.clone() },
+            Self::Overtaken { last } => ReceiveError::Overtaken { last: *last },
         }
     }
 }

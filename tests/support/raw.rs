@@ -16,7 +16,7 @@ use rustix::net::{
 
 use super::time::PATIENCE;
 
-pub(crate) const VERSION: u16 = 3;
+pub(crate) const VERSION: u16 = 4;
 /// Another version of it.
 const OTHER_VERSION: u16 = VERSION + 1;
 pub(crate) const REFUSE: u16 = 1;
@@ -125,6 +125,8 @@ pub(crate) fn attach(attachment: u32, topic: &str, push: bool) -> Vec<u8> {
         .long(0)
         .long(0)
         .long(0)
+        // No progress slot.
+        .byte(0)
         .message(ATTACH)
 }
 

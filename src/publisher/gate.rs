@@ -11,9 +11,10 @@ use crate::id::Sequence;
 use crate::repository::Writer as _;
 use crate::repository::log::LogWriter;
 
-/// Polls before a waiting publisher yields the processor, and those before it pauses.
-const SPINS: u32 = 200;
-const YIELDS: u32 = 50;
+/// Polls before a waiting publisher yields the processor, and those after that before it pauses: in all about as long as a subscriber takes
+/// for a ring of some hundred KiB.
+const SPINS: u32 = 100;
+const YIELDS: u32 = 500;
 /// The first and the longest pause between two polls.
 const PAUSE: Duration = Duration::from_micros(50);
 const PAUSE_MAX: Duration = Duration::from_millis(1);

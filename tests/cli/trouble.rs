@@ -40,7 +40,7 @@ fn stopped_publisher_is_hung() {
 
     let ended = place.run(&["list", "shm:hung-1"]);
     assert_eq!(ended.code, Some(5), "{ended:?}");
-    assert!(ended.out.ends_with("hung-1  -      -     -     -         -    hung\n"), "{ended:?}");
+    assert!(ended.out.ends_with("hung-1  -      -     -     -         -    -    hung\n"), "{ended:?}");
     assert!(ended.error.contains("shm:hung-1"), "{ended:?}");
     let ended = place.run(&["get", "shm:hung-1/t"]);
     assert_eq!((ended.code, ended.error.lines().count()), (Some(5), 1), "{ended:?}");

@@ -96,6 +96,11 @@ impl ServedAttachment {
         self.subscriber = Some(self.topic.subscribers.add(self.number, subscriber));
     }
 
+    /// Takes it from those that the publisher knows. Its progress slot is read no more: the peer withdraws that once it is notified.
+    pub(super) fn leave(&self) {
+        self.topic.subscribers.remove(self.number);
+    }
+
     /// Grants it while this sequence is the newest.
     pub(super) fn begin(&mut self, granted: Sequence) {
         self.granted = granted;
@@ -186,7 +191,7 @@ impl Drop for ServedAttachment {
     fn drop(&mut self) {
         self.closed.store(true, Ordering::Relaxed);
         self.topic.detach(self.number);
-        self.topic.subscribers.remove(self.number);
+        self.leave();
         if self.delivery == Delivery::Push || self.topic.has_ended() {
             // The node may hold its landing region, or keep the topic for it.
             self.topic.wake();

@@ -22,6 +22,7 @@ impl Served {
         counts: SubscriberCounts,
     ) -> Option<ServedAttachment> {
         let attachment = self.attachments.remove(&id)?;
+        attachment.leave();
         attachment.closed.store(true, Ordering::Relaxed);
         if attachment.delivery == Delivery::Pull {
             self.withdraw(&attachment.topic);

@@ -260,6 +260,12 @@ impl TopicSubscriber {
         }
     }
 
+    /// The same, as far as the publisher has read it. The publisher overwrites nothing after it while the subscriber gates.
+    pub(super) fn known_released(&self) -> u64 {
+        // Acquire: pairs with the Release above.
+        self.reported.as_ref().map_or(0, |reported| reported.released.load(Ordering::Acquire))
+    }
+
     /// By how many records it is behind.
     pub(super) fn lag(&self, newest: Sequence) -> u64 {
         self.reported.as_ref().map_or(0, |reported| reported.lag(newest))

@@ -17,7 +17,7 @@ use crate::metrics::Gauge;
 use crate::notice::Notice;
 use crate::payload::Schema;
 use crate::repository::GrantedAt;
-use crate::repository::log::{LogStart, place_of};
+use crate::repository::log::{LogStart, first_place_of};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// A topic, shared by its node and its publisher: the node grants it and hands over landing regions, the publisher publishes.
@@ -75,7 +75,7 @@ impl PublishedTopic {
     pub(crate) fn begins_at(&self, options: KindOptions, newest: Sequence) -> u64 {
         let Some((geometry, start)) = self.geometry.log().zip(LogStart::of(options)) else { return 0 };
         let start = start.within(self.epoch, GrantedAt { newest, after: self.after });
-        place_of(&geometry, self.registration.region(), start).position
+        first_place_of(&geometry, self.registration.region(), start)
     }
 
     /// The newest sequence, or that before its first value.

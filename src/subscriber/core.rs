@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use super::notices::{NoticeSource, NoticeSubscription};
 use super::offer::Offer;
+use super::progress::ProgressReport;
 use super::subscription::{Fetching, PAUSE, Source, Subscription, TopicEnd};
 use super::{GrantError, ReceiveError, Sample};
 use crate::clock::{Clock, saturate};
@@ -204,14 +205,23 @@ impl<R: Reader> Core<R> {
     /// Reports how far this is. Losing a record is the end of a subscriber that asked to be disconnected then, whether or not the
     /// publisher's node has said so yet.
     fn report(&mut self, taken: Result<Option<Taken>, ReceiveError>) -> Result<Option<Taken>, ReceiveError> {
-        let Some(progress) = &mut self.subscription.progress else { return taken };
-        if let Err(ReceiveError::Lapped { first_lost, .. }) = taken
-            && progress.disconnects()
+        let lost = match taken {
+            Err(ReceiveError::Lapped { first_lost, .. }) => Some(first_lost),
+            // Overwritten while they were written to a landing region that is not written any more.
+            Err(ReceiveError::DamagedRecords { first_lost, .. }) if self.subscription.has_ended() => {
+                matches!(self.subscription.end(), Some(TopicEnd::Overtaken { .. })).then_some(first_lost)
+            }
+            _ => None,
+        };
+        if let Some(first_lost) = lost
+            && self.subscription.progress.as_ref().is_some_and(ProgressReport::disconnects)
         {
             let (last, stats) = (Sequence::new(first_lost.get().saturating_sub(1)), self.stats());
             return self.subscription.overtaken(last, stats);
         }
-        progress.tell(&self.reader, self.subscription.granted.delivery == Delivery::Push);
+        if let Some(progress) = &mut self.subscription.progress {
+            progress.tell(&self.reader, self.subscription.granted.delivery == Delivery::Push);
+        }
         taken
     }
 

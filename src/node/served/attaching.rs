@@ -226,8 +226,9 @@ impl Served {
         attachment.revocation = Some(remote.revocation());
         // An earlier refused one stays closed.
         attachment.closed = Arc::default();
+        let (closed, subscriber) = (Arc::clone(&attachment.closed), attachment.subscriber.clone());
         let ServedAttachment { options, granted, .. } = *attachment;
-        let exposed = ExposedLanding { remote, closed: Arc::clone(&attachment.closed), options, granted };
+        let exposed = ExposedLanding { remote, closed, options, granted, subscriber };
         let accepted = topic.landings.accept(exposed, &serving.budget);
         accepted.map_err(|error| unfit(&ErrorChain(&error).to_string()))?;
         if let Err(objection) = settle(&mut self.invitation, attachment) {

@@ -169,7 +169,7 @@ impl ServedAttachment {
     /// Whether its landing region was closed by a failed write.
     pub(super) fn is_lost(&self) -> bool {
         let is_written = self.delivery == Delivery::Push && self.counted;
-        is_written && self.closed.load(Ordering::Relaxed)
+        is_written && self.closed.load(Ordering::Relaxed) && !self.is_overtaken()
     }
 
     fn gauge(&self) -> &Gauge {

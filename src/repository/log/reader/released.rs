@@ -17,6 +17,9 @@ impl LogReader {
         }
         // The last frame held may be a part of one, which is read again as a whole.
         let longest = frame_len(self.geometry.payload_len_max()) as u64;
-        self.held_until().saturating_sub(longest).max(self.position)
+        let held = self.held_until().saturating_sub(longest);
+        // Over a wire, what follows the end that was known before a fetch may be fetched again.
+        let sure = if self.fetching.end > 0 { self.fetching.sure } else { u64::MAX };
+        held.min(sure).max(self.position)
     }
 }

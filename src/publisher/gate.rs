@@ -8,6 +8,7 @@ use super::subscribers::{Standing, TopicSubscriber, TopicSubscribers};
 use crate::clock::Clock;
 use crate::fabric::KeyedWaker;
 use crate::id::Sequence;
+use crate::limits;
 use crate::repository::Writer as _;
 use crate::repository::log::LogWriter;
 
@@ -71,7 +72,8 @@ impl Gate {
             is_permitted: gating.is_some(),
             timeout_ns: gating.map_or(0, |gating| gating.timeout_ns()),
             version: 0,
-            holding: Vec::new(),
+            // The publisher allocates nothing when subscribers come.
+            holding: Vec::with_capacity(if gating.is_some() { limits::PROGRESS_SLOTS_MAX } else { 0 }),
             open_until: u64::MAX,
         }
     }
@@ -136,7 +138,8 @@ impl Gate {
         loop {
             let version = self.subscribers.version();
             if version != self.version {
-                (self.version, self.holding) = (version, self.subscribers.holding());
+                self.version = version;
+                self.subscribers.list_gating(&mut self.holding);
             }
             let mut slowest: Option<(u64, &Arc<TopicSubscriber>)> = None;
             let (mut open_until, mut has_overtaken) = (u64::MAX, false);

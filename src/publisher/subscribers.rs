@@ -139,10 +139,12 @@ impl TopicSubscribers {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Those for which the publisher waits, or that it disconnects.
-    pub(super) fn holding(&self) -> Vec<Arc<TopicSubscriber>> {
+    /// Replaces these by the subscribers for which the publisher waits, or that it disconnects: at most
+    /// [`limits::PROGRESS_SLOTS_MAX`].
+    pub(super) fn list_gating(&self, gating: &mut Vec<Arc<TopicSubscriber>>) {
+        gating.clear();
         let all = self.all.lock();
-        all.values().filter(|it| it.standing() == Some(Standing::Gating)).cloned().collect()
+        gating.extend(all.values().filter(|it| it.standing() == Some(Standing::Gating)).cloned());
     }
 
     /// Lets a gating subscriber go.

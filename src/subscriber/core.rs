@@ -59,6 +59,9 @@ impl<R: Reader> Core<R> {
         if !reader.has_begun() {
             begin(&mut reader, &mut subscription)?;
         }
+        let is_landing = subscription.granted.delivery == Delivery::Push;
+        // Where it begins.
+        subscription.progress.iter_mut().for_each(|progress| progress.tell(&reader, is_landing));
         let (ended_before, has_given_up) = (false, false);
         Ok(Self { reader, subscription, fetching: None, ended_before, has_given_up, decode_failures: 0 })
     }

@@ -20,6 +20,12 @@ impl ProgressReport {
         Self { slot, policy, said: Progress::default() }
     }
 
+    /// The slot.
+    #[cfg(test)]
+    pub(super) fn slot(&self) -> &Arc<Region> {
+        &self.slot
+    }
+
     /// Whether the subscriber is disconnected before it would lose a record.
     pub(super) fn disconnects(&self) -> bool {
         self.policy == SlowPolicy::Disconnect

@@ -179,6 +179,12 @@ impl Subscription {
         self.progress = Some(progress);
     }
 
+    /// Its progress slot.
+    #[cfg(test)]
+    pub(crate) fn progress_slot(&self) -> Arc<Region> {
+        Arc::clone(self.progress.as_ref().expect("it reports its progress").slot())
+    }
+
     /// Whether the publisher waits for it, or disconnects it, before it would lose a record.
     pub(super) fn is_gating(&self) -> bool {
         self.attachment.is_gating()

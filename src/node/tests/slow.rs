@@ -2,8 +2,11 @@
 
 use super::*;
 use crate::id::SlowPolicy;
+use crate::layout::WORD;
+use crate::layout::progress::{PROGRESS_LEN, RELEASED};
 use crate::publisher::{Gating, LogPublisher, PublishError};
-use crate::subscriber::LogSubscriber;
+use crate::subscriber::{FeedUpdate, LogSubscriber, SubscriberHandle};
+use crate::testkit::random::Random;
 
 /// A ring of a few dozen small records.
 const CAPACITY: usize = 4096;
@@ -63,8 +66,6 @@ fn publish_waits_for_a_subscriber_and_nothing_is_lost() {
         let mut publisher = gated(&publishing, Gating::new().timeout(TIMEOUT));
         let mut subscribers =
             [SlowPolicy::Block, SlowPolicy::Block].map(|policy| subscriber(&subscribing, delivery, policy));
-        let threads = subscribers.each_mut().map(|_| ());
-        let _ = threads;
         std::thread::scope(|scope| {
             for subscriber in &mut subscribers {
                 scope.spawn(move || {
@@ -228,4 +229,179 @@ fn overtaken_subscriber_is_disconnected_and_says_so() {
         wait_until("it is detached", || publisher.pull_subscribers() + publisher.push_subscribers() == 1);
         published.0.lock().clear();
     }
+}
+
+/// Whatever a subscriber writes to its slot, it can only hold up the publisher as any subscriber can, or lose records of its own.
+#[test]
+fn nonsense_in_a_progress_slot_harms_nobody_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
+    let mut publisher = gated(&publishing, Gating::new().timeout(Duration::from_millis(1)));
+    let mut liar = subscriber(&subscribing, Delivery::Pull, SlowPolicy::Block);
+    let mut honest = subscriber(&subscribing, Delivery::Push, SlowPolicy::Block);
+    let mut random = Random::new(7);
+    let slot = SubscriberHandle::subscription(&mut liar).progress_slot();
+    let mut next = 1;
+    for round in 0..2000_u64 {
+        for offset in (0..PROGRESS_LEN).step_by(WORD) {
+            let words = [0, 1, u64::MAX, u64::MAX - 7, 1 << 63, random.next(), random.below(1 << 13)];
+            slot.store(offset, words[random.index(words.len())]);
+        }
+        for _ in 0..random.below(60) {
+            let number = publisher.newest().next().get();
+            let _ = publisher.try_publish(number).map_err(|error| assert!(error.is_blocked()));
+        }
+        if round % 100 == 0 {
+            let number = publisher.newest().next().get();
+            if let Err(error) = publisher.publish(&number) {
+                assert!(matches!(error, PublishError::Blocked { .. }), "{error}");
+            }
+            let list = subscribing.subscribers("shm:p/t").unwrap();
+            assert_eq!((list.count, list.newest), (2, publisher.newest()));
+        }
+        while let Some(record) = honest.try_receive().unwrap() {
+            assert_eq!(record.value, next);
+            next += 1;
+        }
+        wait_until("what the node writes to the landing region", || {
+            next += u64::from(honest.try_receive().unwrap().is_some());
+            next > publisher.newest().get()
+        });
+    }
+    assert!(publisher.newest().get() > 10_000, "it is not in the way for ever");
+    assert_eq!((honest.stats().lapped, honest.stats().rejected), (0, 0));
+}
+
+/// A position that goes back is none: what was released stays so.
+#[test]
+fn released_records_stay_released() {
+    let dir = tempfile::tempdir().unwrap();
+    let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
+    let mut publisher = gated(&publishing, Gating::new());
+    let mut liar = subscriber(&subscribing, Delivery::Pull, SlowPolicy::Block);
+    let slot = SubscriberHandle::subscription(&mut liar).progress_slot();
+    fill(&mut publisher);
+    // Beyond the end: everything that was published.
+    slot.store(RELEASED, u64::MAX);
+    let before = fill_up_to(&mut publisher, 5);
+    slot.store(RELEASED, 0);
+    fill(&mut publisher);
+    assert!(publisher.newest().get() > before + 20, "a ring without the records that were released");
+}
+
+/// Publishes so many records that nobody is in the way of. Returns the newest sequence.
+fn fill_up_to(publisher: &mut LogPublisher<u64>, count: u64) -> u64 {
+    (0..count).for_each(|_| _ = publisher.publish(&publisher.newest().next().get()).unwrap());
+    publisher.newest().get()
+}
+
+#[test]
+fn subscribers_are_listed_by_lag_and_a_missing_topic_is_reported() {
+    let dir = tempfile::tempdir().unwrap();
+    let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
+    let mut publisher = gated(&publishing, Gating::new());
+    let _plain = subscribing.log_subscriber::<u64>("shm:p/t").open().unwrap();
+    let mut lapped = subscribing.log_subscriber::<u64>("shm:p/t").progress().open().unwrap();
+    publisher.publish_batch(&[0; 1000]).unwrap();
+    assert!(matches!(lapped.try_receive(), Err(ReceiveError::Lapped { .. })));
+    while lapped.try_receive().unwrap().is_some() {}
+    let slow = subscriber(&subscribing, Delivery::Push, SlowPolicy::Block);
+    (0..10).for_each(|number| _ = publisher.publish(&number).unwrap());
+    let list = subscribing.subscribers("shm:p/t").unwrap();
+    assert_eq!((list.count, list.newest.get()), (3, 1010));
+    let [first, second, third] = &list.subscribers[..] else { panic!("{list:?}") };
+    let progress = first.progress.unwrap();
+    assert_eq!((first.process, progress.last.get(), progress.lag), (std::process::id(), 1000, 10));
+    assert_eq!(progress.received + progress.lost, 1000);
+    assert!(progress.lost > 0 && !progress.is_gating);
+    let progress = second.progress.unwrap();
+    assert_eq!(
+        (second.delivery, progress.policy, progress.is_gating),
+        (Delivery::Push, SlowPolicy::Block, true)
+    );
+    assert!(third.progress.is_none());
+    let listing = subscribing.directory("shm:p").unwrap();
+    assert_eq!(listing.topics[0].lag_max, Some(10));
+    drop((slow, lapped));
+    wait_until("they have left", || subscribing.subscribers("shm:p/t").unwrap().count == 1);
+    let error = subscribing.subscribers("shm:p/missing").unwrap_err();
+    assert!(matches!(&error, DirectoryError::NoSuchTopic { target } if target.topic.as_str() == "missing"));
+}
+
+/// A feed's log gates; its table conflates.
+#[test]
+fn feed_waits_for_a_subscriber_of_all_records() {
+    const COUNT: u64 = 20_000;
+    let dir = tempfile::tempdir().unwrap();
+    let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
+    for delivery in [Delivery::Pull, Delivery::Push] {
+        let builder = publishing.feed_publisher::<u64, u64, u64>("f").capacity(8).record_len_max(64);
+        let builder = builder.log_capacity(CAPACITY).gating(Gating::new().timeout(TIMEOUT));
+        let mut publisher = builder.open().unwrap();
+        let builder = subscribing.feed_subscriber::<u64, u64, u64>("shm:p/f").timeout(TIMEOUT);
+        let mut subscriber = builder.delivery(delivery).slow(SlowPolicy::Block).open().unwrap();
+        assert!(subscriber.try_update().unwrap().is_none(), "it joins the empty feed");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in (1..=COUNT).step_by(2) {
+                    let mut event = publisher.event();
+                    event.update(&(number % 7), &number, &number).unwrap();
+                    event.update(&(number % 5), &(number + 1), &number).unwrap();
+                    event.commit();
+                }
+            });
+            for number in 1..=COUNT {
+                let mut update = None;
+                wait_until("a record", || {
+                    update = subscriber.try_update().unwrap();
+                    update.is_some()
+                });
+                let Some(FeedUpdate::Record(record)) = update else {
+                    panic!("{update:?} instead of {number}")
+                };
+                assert_eq!(record.record, number);
+            }
+        });
+    }
+}
+
+#[test]
+fn feed_that_waits_in_vain_leaves_the_event_as_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(&dir, "p");
+    let builder = node.feed_publisher::<u64, u64, u64>("f").capacity(8).record_len_max(64);
+    let gating = Gating::new().timeout(Duration::from_millis(2));
+    let mut publisher = builder.log_capacity(CAPACITY).gating(gating).open().unwrap();
+    let builder = node.feed_subscriber::<u64, u64, u64>("shm:p/f").timeout(TIMEOUT);
+    let mut subscriber = builder.slow(SlowPolicy::Block).open().unwrap();
+    assert!(subscriber.try_update().unwrap().is_none());
+    let mut number = 0;
+    let error = loop {
+        number += 1;
+        if let Err(error) = publisher.publish(&(number % 7), &number, &number) {
+            break error;
+        }
+    };
+    assert!(matches!(error, PublishError::Blocked { .. }), "{error}");
+    assert_eq!(publisher.newest().get(), number - 1);
+    for expected in 1..number {
+        let Some(FeedUpdate::Record(record)) = subscriber.try_update().unwrap() else { panic!("a record") };
+        assert_eq!(record.record, expected);
+    }
+    assert!(subscriber.try_update().unwrap().is_none());
+    publisher.publish(&(number % 7), &number, &number).unwrap();
+    // One that is disconnected says so.
+    let builder = node.feed_subscriber::<u64, u64, u64>("shm:p/f").timeout(TIMEOUT);
+    let mut hasty = builder.slow(SlowPolicy::Disconnect).open().unwrap();
+    while hasty.try_update().unwrap().is_some() {}
+    drop(subscriber);
+    (0..1000).for_each(|number| _ = publisher.publish(&1, &number, &number).unwrap());
+    let error = loop {
+        match hasty.try_update() {
+            Ok(_) => {}
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, ReceiveError::Overtaken { .. }), "{error}");
+    assert!(matches!(hasty.try_update(), Err(ReceiveError::Overtaken { .. })));
 }

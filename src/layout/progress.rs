@@ -7,7 +7,7 @@
 //! 18  u64  values lost: overwritten before they were read, or unreadable after the end
 //! 20  u64  reads repeated because the value was overwritten meanwhile
 //! 28  u64  values refused as damaged, or as not of the type
-//! 40  u64  last seen: when the subscriber's node last showed that it runs, ns since the Unix epoch by its clock
+//! 40  u64  life: a number that changes while the subscriber's node runs
 //! ```
 //!
 //! The thread that receives writes the first line, and the node's thread the second one. All other words are zero. A reader trusts
@@ -20,7 +20,7 @@ use crate::memory::Region;
 pub(crate) const PROGRESS_LEN: usize = 2 * LINE;
 /// The position up to which frames are released.
 pub(crate) const RELEASED: usize = 0;
-/// When the subscriber's node last showed that it runs.
+/// A number that changes while the subscriber's node runs.
 pub(crate) const SEEN: usize = LINE;
 /// Words of what a subscriber reports.
 const WORDS: usize = 6;

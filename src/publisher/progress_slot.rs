@@ -75,7 +75,7 @@ impl ProgressSlot {
         self.mirror.load_acquire(crate::layout::progress::RELEASED)
     }
 
-    /// When the subscriber's node last showed that it runs, by its clock.
+    /// A number that changes while the subscriber's node runs.
     pub(super) fn seen(&self) -> u64 {
         self.mirror.load(SEEN)
     }

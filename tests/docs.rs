@@ -128,7 +128,7 @@ fn layouts_page_describes_notices_like_their_source() {
 fn layouts_page_describes_progress_slots_like_their_source() {
     let (_, page) = LAYOUTS.split_once("## Progress slot").expect("the section");
     let (page, _) = page.split_once("\n## ").expect("the next one");
-    let row = |line: &'static str| line.strip_prefix("| 0x")?.split_once(" | ")?.0.try_into().ok();
+    let row = |line: &'static str| Some(line.strip_prefix("| 0x")?.split_once(" | ")?.0);
     let of_page: Vec<&str> = page.lines().filter_map(row).collect();
     let of_source: Vec<_> = rows_of_source(PROGRESS).into_iter().map(|[offset, _]| offset).collect();
     assert_eq!((of_source.len(), of_page), (7, of_source));

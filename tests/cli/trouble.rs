@@ -122,7 +122,7 @@ fn node_that_sends_nonsense_is_reported_beside_the_listing() {
     assert_eq!((ended.code, ended.error.lines().count()), (Some(0), 1), "{ended:?}");
     assert!(parts.iter().all(|part| ended.error.contains(part)), "{ended:?}");
     let row = |node| format!(r#"{{"node":"{node}","topic":null,"kind":null,"type":null,"sequence":null,"#);
-    let rest = "\"age_ns\":null,\"state\":\"live\"}\n";
+    let rest = "\"age_ns\":null,\"state\":\"live\",\"slowest_lag\":null}\n";
     assert_eq!(ended.out, format!("{}{rest}{}{rest}", row("good"), row("odd")));
     place.run(&["list", "shm:odd"]).assert_failure(3, &parts);
     assert_eq!(place.run(&["get", "shm:odd/t"]).code, Some(3));

@@ -24,6 +24,7 @@ pub(crate) const HELLO: u16 = 2;
 pub(crate) const LIST_TOPICS: u16 = 3;
 pub(crate) const TOPICS: u16 = 4;
 pub(crate) const ATTACH: u16 = 5;
+pub(crate) const LET_GO: u16 = 22;
 pub(crate) const GRANTED: u16 = 6;
 pub(crate) const REFUSED: u16 = 7;
 pub(crate) const EXPOSE: u16 = 8;
@@ -340,6 +341,6 @@ fn socket() -> Result<OwnedFd, Errno> {
 #[test]
 fn checksum_and_frame_match_the_protocol() {
     assert_eq!(crc32(b"123456789"), 0xCBF4_3926);
-    let golden = [0x46, 0x42, 0x43, 0x54, 0, 3, 0, 3, 0, 0, 0, 3, 0x1D, 0x57, 0x88, 0xFC, b'a', b'b', b'c'];
+    let golden = [0x46, 0x42, 0x43, 0x54, 0, 4, 0, 3, 0, 0, 0, 3, 0xFF, 0x8B, 0x93, 0x85, b'a', b'b', b'c'];
     assert_eq!(Body(b"abc".to_vec()).message(3), golden);
 }

@@ -31,7 +31,7 @@ suspect keys of that.
 It lists the subscribers, without this command, the slowest first: node, process, policy, and of
 those that report their progress the last sequence, the lag, the records lost, the reads repeated,
 and for how long the process has shown no sign of life (SEEN). With --json they are in
-\"subscribers\".\"listed\"; what a subscriber does not report is null.
+\"subscribers\"; what a subscriber does not report is null.
 
 Time stamps are the fields that have names of time stamps: see `fabricast --help`; with --json
 they are in \"timestamps\". For the log or the table of a feed it names the other topic; with --json

@@ -30,8 +30,8 @@ const AFTER_HELP: &str = "\
 STATE is live, hung (the process runs but does not answer within 1.1 seconds) or gone (the process
 has ended and left its entry). AGE is the time since the newest value. A node without topics, or
 one that cannot be asked, shows `-` for its topic. LAG is by how many records the slowest of those
-subscribers is behind that report their progress; `fabricast info` names them. An age like `-1h00m (clock?)` means that the
-value's time lies in the future: one of the clocks is wrong.
+subscribers is behind that report their progress; `fabricast info` names them. An age like
+`-1h00m (clock?)` means that the value's time lies in the future: one of the clocks is wrong.
 
 With --json each topic is one line {\"node\",\"topic\",\"kind\",\"type\",\"sequence\",\"age_ns\",\"state\",
 \"slowest_lag\"}; unavailable fields are null.

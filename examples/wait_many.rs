@@ -31,9 +31,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (node, kinds) = (Node::builder().open()?, ["state", "log", "table"]);
     let targets = (0..topics).flat_map(|number| kinds.map(|kind| format!("shm:{name}/{kind}{number}")));
     let all = targets.map(|target| node.any_subscriber::<Raw>(target.as_str()));
-    let opened = SubscriberBuilder::open_all(all).into_iter().collect::<Result<_, _>>();
-    let mut subscribers: Vec<AnySubscriber> = opened?;
-    let mut set = WaitSet::new()?;
+    let opened: Result<Vec<AnySubscriber>, _> = SubscriberBuilder::open_all(all).into_iter().collect();
+    let (mut subscribers, mut set) = (opened?, WaitSet::new()?);
     for (key, subscriber) in subscribers.iter_mut().enumerate() {
         set.add(subscriber, key);
     }
@@ -54,7 +53,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
         }
     }
-    Ok(println!("{received} values received"))
+    println!("{received} values received");
+    Ok(())
 }
 
 /// Publishes a value of each topic when the input ends.

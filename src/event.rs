@@ -125,6 +125,40 @@ pub enum Event {
         /// How far the clock was ahead of the node's time stamps, nanoseconds; negative if it was set back.
         ahead_ns: i64,
     },
+    /// A publisher has let a subscriber of this node go, for which it had waited: this process had shown no sign of life for the lease.
+    /// The subscriber stays attached, and may lose records.
+    LetGo {
+        /// The publisher's node.
+        peer: NodeName,
+        /// The topic.
+        topic: TopicName,
+    },
+    /// A publisher has disconnected a subscriber of this node that had asked for it: it was about to lose records.
+    Overtaken {
+        /// The publisher's node.
+        peer: NodeName,
+        /// The topic.
+        topic: TopicName,
+    },
+    /// This node has let a subscriber go, for which a publisher had waited: its process has shown no sign of life for the lease. The
+    /// subscriber stays attached, and may lose records.
+    SubscriberLetGo {
+        /// The subscriber's node.
+        peer: NodeName,
+        /// The subscriber's process.
+        process: u32,
+        /// The topic.
+        topic: TopicName,
+    },
+    /// This node disconnects a subscriber that had asked for it: it was about to lose records.
+    SubscriberOvertaken {
+        /// The subscriber's node.
+        peer: NodeName,
+        /// The subscriber's process.
+        process: u32,
+        /// The topic.
+        topic: TopicName,
+    },
     /// The node's thread has panicked: the node serves nothing any more. Publishing fails from then on, and this node's
     /// subscriptions are gone.
     NodeFailed {
@@ -157,6 +191,10 @@ impl EventSink for TracingSink {
             | Event::Hung { .. }
             | Event::NoticesUnavailable { .. }
             | Event::ClockSet { .. }
+            | Event::LetGo { .. }
+            | Event::Overtaken { .. }
+            | Event::SubscriberLetGo { .. }
+            | Event::SubscriberOvertaken { .. }
             | Event::Trouble { .. } => {
                 tracing::warn!(target: "fabricast", ?event);
             }

@@ -111,7 +111,7 @@ pub use event::{Event, EventSink};
 #[cfg(feature = "verbs")]
 pub use fabric::verbs::VerbsError;
 pub use fabric::{Address, AddressError, FabricError, NodeListing, RdmaConnect, Target, default_runtime_dir};
-pub use id::{Delivery, Epoch, Kind, Meta, NameError, NodeName, Sequence, TopicId, TopicName};
+pub use id::{Delivery, Epoch, Kind, Meta, NameError, NodeName, Sequence, SlowPolicy, TopicId, TopicName};
 pub use inspect::{GeometryReport, InspectError, Liveness, TopicReport};
 pub use layout::header::HeaderError;
 pub use layout::{Fact, GeometryError};
@@ -120,15 +120,17 @@ pub use metrics::{Counter, Unit};
 pub use node::{
     DialError, Directory, DirectoryError, FeedLinesBuilder, FeedPublisherBuilder, FeedSubscriberBuilder,
     LinesBuilder, Listener, ListenerBuilder, Node, NodeBuilder, NodeError, PersistentBuilder,
-    PersistentFeedBuilder, PublisherBuilder, SubscriberBuilder, TopicListing,
+    PersistentFeedBuilder, ProgressListing, PublisherBuilder, SubscriberBuilder, SubscriberList,
+    SubscriberListing, TopicListing,
 };
 pub use notice::NoticeCounts;
 pub use payload::{
     DecodeError, Decoded, EncodeError, Encoding, InPlace, Payload, Pod, Raw, Schema, SchemaError,
 };
 pub use publisher::{
-    Claim, FeedEventBuilder, FeedPublisher, FinishError, LenLimit, Loan, LogPublisher, PublishError,
-    PublishedKind, Publisher, PublisherError, StatePublisher, TablePublisher,
+    Claim, FeedEventBuilder, FeedPublisher, FinishError, Gating, LenLimit, Loan, LogPublisher, PublishError,
+    PublishedKind, Publisher, PublisherError, SlowSubscriber, StatePublisher, TablePublisher,
+    TryPublishError,
 };
 pub use repository::SubscriberStats;
 pub use repository::log::{LogStart, LogTopic};

@@ -101,6 +101,20 @@ pub(crate) const LANDING_LEN_PER_SESSION_MAX: usize = REGION_LEN_MAX;
 /// Push subscribers of one topic.
 pub const PUSH_SUBSCRIBERS_MAX: usize = 256;
 
+/// Subscribers of one topic that may report their progress.
+pub const PROGRESS_SLOTS_MAX: usize = 256;
+/// Subscribers of one topic that its node lists: the slowest ones.
+pub const SUBSCRIBERS_LISTED_MAX: usize = 256;
+/// How long a publisher waits by default for the slowest subscriber that it waits for, nanoseconds. Longer than the lease, so that a
+/// stopped subscriber makes no publish fail.
+pub const GATING_TIMEOUT_NS: u64 = 5_000_000_000;
+/// For how long a publisher waits by default for a subscriber whose node does not show that it runs, nanoseconds.
+pub const GATING_LEASE_NS: u64 = 2_000_000_000;
+/// The shortest such lease, nanoseconds.
+pub const GATING_LEASE_MIN_NS: u64 = 1_000_000_000;
+/// How often a node shows that it runs in the progress slots of its subscribers, nanoseconds.
+pub(crate) const PROGRESS_SEEN_NS: u64 = 200_000_000;
+
 /// Largest control message, bytes, frame header included.
 pub(crate) const CONTROL_MESSAGE_LEN_MAX: usize = 96 * 1024;
 /// Topics in one page of the directory.

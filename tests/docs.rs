@@ -14,6 +14,7 @@ const README: &str = include_str!("../README.md");
 const RDMA: &str = include_str!("../docs/rdma.md");
 const BUILD_SCRIPT: &str = include_str!("../rdma-sys/build/requirements.rs");
 const NOTICE: &str = include_str!("../src/layout/notice.rs");
+const PROGRESS: &str = include_str!("../src/layout/progress.rs");
 const EXCHANGE: &str = include_str!("../src/fabric/verbs/exchange.rs");
 const TICKET: &str = include_str!("../src/fabric/verbs/channel/ticket.rs");
 const SOFT_ROCE: &str = include_str!("../tools/soft-roce");
@@ -120,6 +121,17 @@ fn layouts_page_describes_notices_like_their_source() {
     let (page, _) = page.split_once("## Payloads").expect("the next one");
     let of_page: Vec<_> = page.lines().filter_map(|line| line.strip_prefix("| ")).filter_map(row).collect();
     assert_eq!((of_source.len(), &of_source), (15, &of_page));
+}
+
+/// The fields of progress slots on the page and in the source.
+#[test]
+fn layouts_page_describes_progress_slots_like_their_source() {
+    let (_, page) = LAYOUTS.split_once("## Progress slot").expect("the section");
+    let (page, _) = page.split_once("\n## ").expect("the next one");
+    let row = |line: &'static str| Some(line.strip_prefix("| 0x")?.split_once(" | ")?.0);
+    let of_page: Vec<&str> = page.lines().filter_map(row).collect();
+    let of_source: Vec<_> = rows_of_source(PROGRESS).into_iter().map(|[offset, _]| offset).collect();
+    assert_eq!((of_source.len(), of_page), (7, of_source));
 }
 
 #[test]

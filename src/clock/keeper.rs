@@ -66,8 +66,8 @@ impl Timekeeper {
     }
 
     /// The host's clock.
-    pub(crate) fn clock(&self) -> &dyn Clock {
-        self.clock.as_ref()
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
     }
 
     /// The stamp of this moment.

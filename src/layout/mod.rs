@@ -21,6 +21,7 @@ pub(crate) mod header;
 pub(crate) mod log;
 pub(crate) mod notice;
 mod numbers;
+pub(crate) mod progress;
 pub(crate) mod state;
 pub(crate) mod table;
 

@@ -5,7 +5,7 @@ use super::link::LinkError;
 use super::links::Links;
 use crate::clock::Timekeeper;
 use crate::control::{ControlError, Identity, Text, TopicEntry};
-use crate::fabric::{Address, AddressError, FabricError, NodeListing};
+use crate::fabric::{Address, AddressError, FabricError, NodeListing, Target};
 use crate::id::{Epoch, Kind, NodeName, Sequence, TopicName};
 use crate::limits;
 use crate::publisher::PublishedTopic;
@@ -50,6 +50,9 @@ pub struct TopicListing {
     pub pull_subscribers: u32,
     /// Push subscribers, to which it is written.
     pub push_subscribers: u32,
+    /// By how many records the slowest subscriber that [reports its progress](crate::SubscriberBuilder::progress) is behind; `None` if none
+    /// does.
+    pub lag_max: Option<u64>,
     /// Its largest payload, bytes.
     pub payload_len_max: u64,
 }
@@ -64,6 +67,12 @@ pub enum DirectoryError {
     /// The fabric failed: no such node, or no runtime directory.
     #[error(transparent)]
     Fabric(#[from] FabricError),
+    /// The node publishes no such topic.
+    #[error("there is no topic {target}: see `fabricast list`, or start its publisher")]
+    NoSuchTopic {
+        /// The topic.
+        target: Target,
+    },
     /// The session with the node failed.
     #[error("the node at {address} does not answer")]
     Session {
@@ -121,6 +130,7 @@ fn listing(entry: TopicEntry) -> TopicListing {
         epoch: entry.epoch,
         pull_subscribers: entry.pull_subscribers,
         push_subscribers: entry.push_subscribers,
+        lag_max: entry.lag_max,
         payload_len_max: entry.payload_len_max,
     }
 }
@@ -140,6 +150,7 @@ pub(super) fn entry(topic: &PublishedTopic, time: &Timekeeper) -> TopicEntry {
         epoch: topic.epoch,
         pull_subscribers: count(&topic.pull_subscribers),
         push_subscribers: count(&topic.push_subscribers),
+        lag_max: topic.subscribers.lag_max(topic.newest()),
         payload_len_max: topic.geometry.payload_len_max() as u64,
     }
 }

@@ -279,7 +279,7 @@ impl Driver {
             self.shared.core.tell(&Event::Trouble { what: ErrorChain(&error).to_string() });
             let _ = link.abandon(ControlError::Broken { why: ErrorChain(&error).to_string() });
         }
-        if let Some(event) = link.take_event() {
+        while let Some(event) = link.take_event() {
             self.shared.core.tell(&event);
         }
         if self.invited.get(&key).is_some_and(|backlog| !backlog.tend(&self.shared.core, key)) {

@@ -11,8 +11,8 @@ use super::persistent::{Reopen, persistent};
 use super::terms::Terms;
 use super::{Node, PublisherBuilder, SubscriberBuilder};
 use crate::fabric::Target;
-use crate::id::{Delivery, Epoch};
-use crate::publisher::{FeedPublisher, LenLimit, PublisherError, fresh_incarnation};
+use crate::id::{Delivery, Epoch, SlowPolicy};
+use crate::publisher::{FeedPublisher, Gating, LenLimit, PublisherError, fresh_incarnation};
 use crate::repository::feed::FeedRecord;
 use crate::repository::log::{LogStart, LogTopic};
 use crate::repository::table::TableTopic;
@@ -104,6 +104,12 @@ where
         Self { log: self.log.capacity(log_capacity), ..self }
     }
 
+    /// Permits subscribers that the publisher waits for, or disconnects, before it overwrites records that they have not read: see
+    /// [`PublisherBuilder::gating`]. Adding a record to an event waits, not the commit. The table conflates: nobody holds it up.
+    pub fn gating(self, gating: Gating) -> Self {
+        Self { log: self.log.gating(gating), ..self }
+    }
+
     /// Gives an example value for types that validate their values: see [`PublisherBuilder::sample`].
     pub fn sample(self, sample: impl Into<String>) -> Self {
         let sample = sample.into();
@@ -173,6 +179,22 @@ where
     /// Has the publisher notify this subscriber of each event: see [`SubscriberBuilder::notices`].
     pub fn notices(self) -> Self {
         Self { settings: self.settings.notices(), ..self }
+    }
+
+    /// Sets what happens when this subscriber reads more slowly than the publisher publishes: see
+    /// [`slow`](SubscriberBuilder::slow) of a log. With [`SlowPolicy::Block`] it receives every record of every key. One that
+    /// receives [values only](Self::conflate) cannot fall behind, and ignores it.
+    pub fn slow(self, policy: SlowPolicy) -> Self {
+        let mut settings = self.settings;
+        settings.terms.slow = policy;
+        Self { settings, ..self }
+    }
+
+    /// Reports how far this subscriber is in the records: see [`progress`](SubscriberBuilder::progress) of a log.
+    pub fn progress(self) -> Self {
+        let mut settings = self.settings;
+        settings.terms.progress = true;
+        Self { settings, ..self }
     }
 
     /// Receives values instead of records: of each key that has changed the newest value, once in this interval. The subscriber then
@@ -382,7 +404,8 @@ where
         let Self { log, terms, samples, start, .. } = self;
         for _ in 0..ATTEMPTS_MAX {
             // The log first: it has every record after the cut that the table is read for.
-            let builder = one::<LogSubscriber<FeedRecord<K, R>>, _>(node, log, *terms, samples);
+            let mut builder = one::<LogSubscriber<FeedRecord<K, R>>, _>(node, log, *terms, samples);
+            (builder.terms.slow, builder.terms.progress) = (terms.slow, terms.progress);
             let records = builder.start(*start).open()?;
             let values = self.open_table(node)?;
             // Otherwise the publisher was replaced meanwhile.
@@ -394,7 +417,7 @@ where
     }
 }
 
-/// A subscriber of the log or the table.
+/// A subscriber of the log or the table, which nobody waits for.
 fn one<'a, S: Subscribed, O>(
     node: &'a Node,
     target: &Target,

@@ -155,6 +155,7 @@ impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
             lifespan_ns: lifespan.map_or(0, |lifespan| saturate(lifespan).max(1)),
             payload_len_max,
             limit,
+            gating: None,
             samples: &samples,
         };
         let (publisher, topic) = Publisher::open(parts, options)?;

@@ -584,5 +584,6 @@ mod notices;
 mod restarted_feeds;
 mod restarts;
 mod slow_feeds;
+mod slow_logs;
 mod strange_feeds;
 mod tables;

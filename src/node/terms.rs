@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Node;
 use crate::fabric::Target;
-use crate::id::{Delivery, Kind, TopicName};
+use crate::id::{Delivery, Kind, SlowPolicy, TopicName};
 use crate::limits;
 use crate::subscriber::{Subscribed, SubscriberError};
 
@@ -23,6 +23,10 @@ pub(super) struct Terms<O> {
     pub(super) notices: bool,
     /// After which time without a value that is reported.
     pub(super) deadline: Option<Duration>,
+    /// What happens when it is slow.
+    pub(super) slow: SlowPolicy,
+    /// Whether it reports its progress even if nothing depends on it.
+    pub(super) progress: bool,
 }
 
 /// Sets up a subscriber `S`, at a [`Target`].
@@ -56,6 +60,8 @@ impl<'a, S: Subscribed, P> SubscriberBuilder<'a, S, P> {
             region_len_max: limits::SUBSCRIBED_LEN_MAX_DEFAULT,
             notices: false,
             deadline: None,
+            slow: SlowPolicy::Lap,
+            progress: false,
         };
         let place = place.try_into().map_err(Into::into);
         Self { node, place, terms, samples: Vec::new(), handle: PhantomData }

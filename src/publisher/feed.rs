@@ -254,6 +254,11 @@ where
             return Err(PublishError::EventTooLong { len: event_len_now, max: event_len_max });
         }
 
+        if log.output.gate.is_permitted() {
+            // All records of the event: it is committed as a whole.
+            log::admit(&mut log.writer, &mut log.output, event_len_now, (now_ns, true))?;
+        }
+
         table.writer.set_next(Sequence::new(log.writer.last().get() + lens.len() as u64 + 1));
         match effect {
             Effect::Set(value) => {
@@ -282,6 +287,7 @@ where
         if lens.is_empty() {
             return log.newest();
         }
+        log::admit_again(&mut log.writer, &mut log.output, *event_len, began_ns);
         let mut rest = records.as_mut_slice();
         for (index, len) in lens.iter().enumerate() {
             let (record, behind) = rest.split_at_mut(*len);
@@ -327,6 +333,7 @@ where
     /// [`PublishError::KeyTooLong`] and [`PublishError::TooLong`] when key, record or value are longer than declared,
     /// [`PublishError::Full`] when the key is new and the feed has no capacity for it, [`PublishError::EventTooLong`] when the
     /// records of the event take more than a quarter of the ring, [`PublishError::Encode`] when a type fails to encode,
+    /// [`PublishError::Blocked`] when a subscriber for which the publisher waits has not read in time what the event would overwrite,
     /// [`PublishError::NodeFailed`] when the node's thread has panicked. In these cases the event is as it was before.
     pub fn update<Q>(&mut self, key: &Q, record: &R, value: &V) -> Result<(), PublishError>
     where

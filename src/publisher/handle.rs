@@ -8,7 +8,7 @@ use super::handover::Landing;
 use super::opening::TopicParts;
 use super::output::Output;
 use super::topic::PublishedTopic;
-use super::{FinishError, LenLimit, PublishError, PublisherError, ending};
+use super::{FinishError, Gating, LenLimit, PublishError, PublisherError, ending};
 use crate::id::{Epoch, Sequence, TopicName};
 use crate::layout::{Geometry, GeometryError};
 use crate::payload::{InPlace, Payload, Pod, Raw, Schema};
@@ -55,6 +55,11 @@ pub(crate) trait Writable: Sized {
     type Writer: Writer<Geometry = GeometryOf<Self>>;
     /// The writer of its subscribers' landing regions.
     type Landing: Landing<Geometry: Into<Geometry>>;
+
+    /// What its subscribers may ask of the publisher.
+    fn gating(_options: Self::Options) -> Option<Gating> {
+        None
+    }
 
     /// The geometry of a repository.
     fn geometry(options: Self::Options, payload_len_max: usize) -> Result<GeometryOf<Self>, GeometryError>;
@@ -160,7 +165,11 @@ impl<K: PublishedKind, T: Payload> Publisher<K, T> {
         parts: TopicParts<'_>,
         options: K::Options,
     ) -> Result<(Self, Arc<PublishedTopic>), PublisherError> {
-        let limit = parts.limit;
+        let (limit, gating) = (parts.limit, K::gating(options));
+        if let Some(lease) = gating.and_then(|gating| gating.unfit_lease()) {
+            return Err(PublisherError::LeaseTooShort { lease });
+        }
+        let parts = TopicParts { gating, ..parts };
         let schema = parts.schema::<T>(K::len_min)?;
         let geometry =
             K::geometry(options, parts.payload_len_max).map_err(|error| limit.contradicted(error))?;

@@ -1,7 +1,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use super::{LenLimit, PublisherError};
+use super::{Gating, LenLimit, PublisherError};
 use crate::clock::Timekeeper;
 use crate::fabric::{Fabric, FabricError, KeyedWaker};
 use crate::id::{Epoch, Incarnation, Sequence, TopicName};
@@ -22,6 +22,8 @@ pub(crate) struct TopicParts<'a> {
     pub(crate) payload_len_max: usize,
     /// The setting that declares it.
     pub(crate) limit: LenLimit,
+    /// What subscribers may ask of the publisher.
+    pub(crate) gating: Option<Gating>,
     /// The example values for the payload type.
     pub(crate) samples: &'a [String],
 }

@@ -4,9 +4,11 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::ending::Ending;
+use super::gate::Gate;
 use super::handover::{Handover, Landing, Repository};
 use super::notices::{News, Notifier, TopicNotices};
 use super::opening::{Numbering, TopicParts};
+use super::subscribers::TopicSubscribers;
 use super::topic::PublishedTopic;
 use super::{PublishError, PublisherError};
 use crate::clock::{Timekeeper, namespace};
@@ -39,6 +41,7 @@ pub(crate) struct Output<L: Landing> {
     /// The last time stamp: the next one is not earlier.
     stamped_ns: u64,
     notifier: Notifier,
+    pub(super) gate: Gate,
     counts: TopicCounts,
     /// Keeps the node alive. Dropped last.
     node: Arc<dyn Any + Send + Sync>,
@@ -59,7 +62,7 @@ impl<L: Landing<Geometry: Into<Geometry>>> Output<L> {
         geometry: L::Geometry,
         schema: Schema,
     ) -> Result<(W, Self), PublisherError> {
-        let TopicParts { fabric, time, waker, node, host, name, numbering, lifespan_ns, .. } = parts;
+        let TopicParts { fabric, time, waker, node, host, name, numbering, lifespan_ns, gating, .. } = parts;
         let Numbering { epoch, incarnation, after } = numbering;
         let any_geometry: Geometry = geometry.into();
         let region = Arc::new(Region::allocate(any_geometry.region_len(), Protection::PeersRead)?);
@@ -76,6 +79,13 @@ impl<L: Landing<Geometry: Into<Geometry>>> Output<L> {
         let key = draw_key()?;
         let notices = Arc::new(TopicNotices::new(header.topic, epoch, key));
         let notifier = Notifier::new(Arc::clone(&notices), Arc::clone(&region), waker.clone());
+        let subscribers = Arc::new(TopicSubscribers::new(gating));
+        let gate = Gate::new(
+            Arc::clone(&subscribers),
+            Arc::clone(&notices),
+            waker.clone(),
+            Arc::clone(time.clock()),
+        );
         let repository = Repository { registration: Arc::clone(&registration), geometry, epoch, after };
         let handover = Arc::new(Handover::new(repository, waker.clone()));
         let topic = Arc::new(PublishedTopic {
@@ -92,6 +102,7 @@ impl<L: Landing<Geometry: Into<Geometry>>> Output<L> {
             push_subscribers: counts.gauge("push subscribers"),
             without_notices: counts.gauge("without notices"),
             notices,
+            subscribers,
             landings: Arc::<Handover<L>>::clone(&handover),
             ended: AtomicBool::new(false),
             orphaned: AtomicBool::new(false),
@@ -103,7 +114,8 @@ impl<L: Landing<Geometry: Into<Geometry>>> Output<L> {
         PublishedTopic::beat(&region, started_ns);
         let landings = Vec::with_capacity(limits::PUSH_SUBSCRIBERS_MAX);
         let stamped_ns = started_ns;
-        let output = Self { topic, waker, handover, landings, time, stamped_ns, notifier, counts, node };
+        let output =
+            Self { topic, waker, handover, landings, time, stamped_ns, notifier, gate, counts, node };
         Ok((writer, output))
     }
 }

@@ -7,14 +7,17 @@ use parking_lot::Mutex;
 use super::PublishError;
 use super::handover::Landings;
 use super::notices::TopicNotices;
+use super::subscribers::TopicSubscribers;
 use crate::fabric::{KeyedWaker, Registration};
-use crate::id::{Epoch, Incarnation, Kind, Sequence, TopicId, TopicName};
+use crate::id::{Epoch, Incarnation, Kind, KindOptions, Sequence, TopicId, TopicName};
 use crate::layout::Geometry;
 use crate::layout::header::{HOT_HEARTBEAT, HOT_PUBLISHED, HOT_SEQUENCE};
 use crate::memory::Region;
 use crate::metrics::Gauge;
 use crate::notice::Notice;
 use crate::payload::Schema;
+use crate::repository::GrantedAt;
+use crate::repository::log::{LogStart, first_place_of};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A topic, shared by its node and its publisher: the node grants it and hands over landing regions, the publisher publishes.
@@ -43,6 +46,8 @@ pub(crate) struct PublishedTopic {
     pub(crate) without_notices: Gauge,
     /// The audience of its notices.
     pub(crate) notices: Arc<TopicNotices>,
+    /// Its subscribers.
+    pub(crate) subscribers: Arc<TopicSubscribers>,
     /// Its push subscribers' landing regions.
     pub(crate) landings: Arc<dyn Landings>,
     /// The publisher was dropped.
@@ -70,9 +75,21 @@ impl Drop for Unfinished {
 }
 
 impl PublishedTopic {
+    /// Whether it is a log, so that subscribers can be behind.
+    pub(crate) fn is_log(&self) -> bool {
+        self.geometry.log().is_some()
+    }
+
     /// Its kind.
     pub(crate) fn kind(&self) -> Kind {
         self.geometry.kind()
+    }
+
+    /// The position before which a subscription of a log with these options, granted while this sequence was the newest, needs no frame.
+    pub(crate) fn begins_at(&self, options: KindOptions, newest: Sequence) -> u64 {
+        let Some((geometry, start)) = self.geometry.log().zip(LogStart::of(options)) else { return 0 };
+        let start = start.within(self.epoch, GrantedAt { newest, after: self.after });
+        first_place_of(&geometry, self.registration.region(), start)
     }
 
     /// The newest sequence, or that before its first value.

@@ -157,6 +157,11 @@ pub(crate) trait Reader: Debug + Sized {
         true
     }
 
+    /// Returns the position before which it needs no frame of a log any more; of a landing region, as it has told there.
+    fn released(&self, _is_landing: bool) -> u64 {
+        0
+    }
+
     /// Gives up the values up to this one, which are unreadable. Returns the first of them and their number, if any.
     fn give_up(&mut self, last: Sequence) -> Option<(Sequence, u64)>;
 

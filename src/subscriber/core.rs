@@ -4,11 +4,12 @@ use std::time::Duration;
 use super::deadline::{judged, within};
 use super::notices::{NoticeSource, NoticeSubscription};
 use super::offer::Offer;
+use super::progress::ProgressReport;
 use super::subscription::{Fetching, PAUSE, Source, Subscription, TopicEnd};
 use super::{GrantError, ReceiveError, Sample};
 use crate::clock::{Clock, saturate};
 use crate::fabric::{Completion, FabricError, RemoteRead, read_now};
-use crate::id::{Delivery, Epoch};
+use crate::id::{Delivery, Epoch, Sequence};
 use crate::layout::header::HOT_EPOCH;
 use crate::limits;
 use crate::memory::Region;
@@ -63,6 +64,9 @@ impl<R: Reader> Core<R> {
         if !reader.has_begun() {
             begin(&mut reader, &mut subscription)?;
         }
+        let is_landing = subscription.granted.delivery == Delivery::Push;
+        // Where it begins.
+        subscription.progress.iter_mut().for_each(|progress| progress.tell(&reader, is_landing));
         Ok(Self {
             reader,
             subscription,
@@ -277,6 +281,38 @@ impl<R: Reader> Core<R> {
 
     #[inline]
     fn take_any(&mut self) -> Result<Option<Taken>, ReceiveError> {
+        let taken = self.take_unreported();
+        match self.subscription.progress {
+            None => taken,
+            Some(_) => self.report(taken),
+        }
+    }
+
+    /// Reports how far this is. Losing a record is the end of a subscriber that asked to be disconnected then, whether or not the
+    /// publisher's node has said so yet.
+    fn report(&mut self, taken: Result<Option<Taken>, ReceiveError>) -> Result<Option<Taken>, ReceiveError> {
+        let lost = match taken {
+            Err(ReceiveError::Lapped { first_lost, .. }) => Some(first_lost),
+            // Overwritten while they were written to a landing region that is not written any more.
+            Err(ReceiveError::DamagedRecords { first_lost, .. }) if self.subscription.has_ended() => {
+                matches!(self.subscription.end(), Some(TopicEnd::Overtaken { .. })).then_some(first_lost)
+            }
+            _ => None,
+        };
+        if let Some(first_lost) = lost
+            && self.subscription.progress.as_ref().is_some_and(ProgressReport::disconnects)
+        {
+            let (last, stats) = (Sequence::new(first_lost.get().saturating_sub(1)), self.stats());
+            return self.subscription.overtaken(last, stats);
+        }
+        if let Some(progress) = &mut self.subscription.progress {
+            progress.tell(&self.reader, self.subscription.granted.delivery == Delivery::Push);
+        }
+        taken
+    }
+
+    #[inline]
+    fn take_unreported(&mut self) -> Result<Option<Taken>, ReceiveError> {
         if self.subscription.is_fetched() {
             return self.take_fetched();
         }
@@ -429,7 +465,10 @@ impl<R: Reader> Core<R> {
             return Err(ReceiveError::CutOff { first_lost, count });
         }
         let stats = self.stats();
-        self.subscription.conclude(stats)
+        match self.subscription.end() {
+            Some(TopicEnd::Overtaken { .. }) => self.subscription.overtaken(self.reader.last(), stats),
+            _ => self.subscription.conclude(stats),
+        }
     }
 
     #[cold]

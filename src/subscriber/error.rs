@@ -147,6 +147,17 @@ pub enum ReceiveError {
         /// The last sequence.
         published: Sequence,
     },
+    /// The publisher was about to overwrite records that this subscriber had not read, and has disconnected it, as it had asked with
+    /// [`SlowPolicy::Disconnect`](crate::SlowPolicy::Disconnect). No record is received any more; every later receive repeats this, also
+    /// that of a [`Persistent`](crate::Persistent) subscriber.
+    #[error(
+        "disconnected after record {last}: the publisher was about to overwrite records that were not read; read faster, publish with a \
+         larger capacity, or use another SlowPolicy"
+    )]
+    Overtaken {
+        /// The last record that was received, reported lost, or skipped.
+        last: Sequence,
+    },
     /// The publisher's process is gone or unreachable. Every value that can still be read was received.
     #[error("the publisher is gone")]
     Gone {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::notices::{NoticePath, NoticeSource, NoticeSubscription};
+use super::progress::ProgressReport;
 use super::waiter::{Membership, Waiter, Watched};
 use super::{Deadline, PublisherClock, ReceiveError};
 use crate::chain::ErrorChain;
@@ -34,6 +35,8 @@ pub(crate) struct Subscription {
     pub(super) notice_source: Option<NoticeSource>,
     /// Of a subscriber that is not part of another one.
     pub(super) deadline: Option<Deadline>,
+    /// Reports how far it is.
+    pub(super) progress: Option<ProgressReport>,
     /// The longest sleep until the publisher wakes this subscriber.
     sleep_max: Duration,
     /// The sequence in the hot line when it last prevented a sleep, and the last one received then.
@@ -163,6 +166,11 @@ pub(crate) trait Attachment: Watched {
         let _ = waker;
     }
 
+    /// Whether the publisher takes it into account before it overwrites records.
+    fn is_gating(&self) -> bool {
+        false
+    }
+
     /// Detaches, with the final counts.
     fn leave(&self, stats: SubscriberStats);
 }
@@ -182,6 +190,8 @@ pub(crate) enum TopicEnd {
     Ended { published: Sequence },
     /// The session with its node is over.
     Gone { error: ControlError },
+    /// The publisher has disconnected it, after it had received or skipped this value.
+    Overtaken { last: Sequence },
 }
 
 impl Subscription {
@@ -204,6 +214,7 @@ impl Subscription {
             publisher_clock,
             notice_source: None,
             deadline: None,
+            progress: None,
             sleep_max: Duration::from_nanos(limits::WAKE_WORD_SLEEP_NS),
             claim: None,
             attachment,
@@ -248,6 +259,22 @@ impl Subscription {
         lifespan_ns != 0
             && u64::try_from(self.publisher_clock.age_ns(published_ns))
                 .is_ok_and(|age_ns| age_ns > lifespan_ns)
+    }
+
+    /// Reports its progress from now on.
+    pub(crate) fn report(&mut self, progress: ProgressReport) {
+        self.progress = Some(progress);
+    }
+
+    /// Its progress slot.
+    #[cfg(test)]
+    pub(crate) fn progress_slot(&self) -> Arc<Region> {
+        Arc::clone(self.progress.as_ref().expect("it reports its progress").slot())
+    }
+
+    /// Whether the publisher waits for it, or disconnects it, before it would lose a record.
+    pub(super) fn is_gating(&self) -> bool {
+        self.attachment.is_gating()
     }
 
     /// How it is notified at the moment.
@@ -309,6 +336,16 @@ impl Subscription {
     #[cold]
     pub(super) fn conclude<V>(&mut self, stats: SubscriberStats) -> Result<Option<V>, ReceiveError> {
         self.tell(self.attachment.end(), stats)
+    }
+
+    /// Reports that the publisher has disconnected it after this record, or is about to.
+    #[cold]
+    pub(super) fn overtaken<V>(
+        &mut self,
+        last: Sequence,
+        stats: SubscriberStats,
+    ) -> Result<Option<V>, ReceiveError> {
+        self.tell(Some(TopicEnd::Overtaken { last }), stats)
     }
 
     fn tell<V>(&mut self, end: Option<TopicEnd>, stats: SubscriberStats) -> Result<Option<V>, ReceiveError> {
@@ -521,6 +558,7 @@ impl Subscription {
     /// Detaches once, with the final counts.
     pub(super) fn leave(&mut self, stats: SubscriberStats) {
         if !std::mem::replace(&mut self.has_left, true) {
+            self.progress.iter().for_each(ProgressReport::end);
             self.attachment.leave(stats);
         }
     }
@@ -546,6 +584,7 @@ impl TopicEnd {
         match self {
             Self::Ended { published } => ReceiveError::Ended { published: *published },
             Self::Gone { error } => ReceiveError::Gone { source: error.clone() },
+            Self::Overtaken { last } => ReceiveError::Overtaken { last: *last },
         }
     }
 }

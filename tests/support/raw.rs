@@ -24,6 +24,7 @@ pub(crate) const HELLO: u16 = 2;
 pub(crate) const LIST_TOPICS: u16 = 3;
 pub(crate) const TOPICS: u16 = 4;
 pub(crate) const ATTACH: u16 = 5;
+pub(crate) const LET_GO: u16 = 22;
 pub(crate) const GRANTED: u16 = 6;
 pub(crate) const REFUSED: u16 = 7;
 pub(crate) const EXPOSE: u16 = 8;
@@ -125,6 +126,8 @@ pub(crate) fn attach(attachment: u32, topic: &str, push: bool) -> Vec<u8> {
         .long(0)
         .long(0)
         .long(0)
+        // No progress slot.
+        .byte(0)
         .message(ATTACH)
 }
 

@@ -15,6 +15,7 @@ use super::failure::{Exit, Failure};
 use super::feed::{is_feed, log_of, table_of};
 use super::output::{ago, data, json_line, memory, printable, shown, span, table};
 use super::setting::{Setting, target};
+use super::subscribers::Subscribers;
 use super::value::Schemas;
 
 const AFTER_HELP: &str = "\
@@ -26,6 +27,11 @@ Of a table, it also reads all entries, for up to a second, to count the suspect 
 entries are damaged. If a second is not enough, their number is unknown (null with --json). Of the
 log of a feed, it reads those of the feed's table, and shows the keys, the capacity and the
 suspect keys of that.
+
+It lists the subscribers, without this command, the slowest first: node, process, policy, and of
+those that report their progress the last sequence, the lag, the records lost, the reads repeated,
+and for how long the process has shown no sign of life (SEEN). With --json they are in
+\"subscribers\"; what a subscriber does not report is null.
 
 Time stamps are the fields that have names of time stamps: see `fabricast --help`; with --json
 they are in \"timestamps\". For the log or the table of a feed it names the other topic; with --json
@@ -78,6 +84,8 @@ struct Found {
     /// The fields with names of time stamps.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     timestamps: Vec<String>,
+    /// Null if the node does not list them.
+    subscribers: Option<Subscribers>,
     /// Of a topic of a feed only.
     #[serde(skip_serializing_if = "Option::is_none")]
     feed: Option<FeedTopics>,
@@ -123,9 +131,11 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     };
     let timestamps = Schemas::of(&subscriber).timestamps().names().map(str::to_owned).collect();
     let feed = feed_topics(&subscriber, target, report.epoch, attach);
-    let found = Found { suspect_keys, timestamps, feed };
     let clock = subscriber.publisher_clock();
+    // Not itself.
     drop(subscriber);
+    let subscribers = Subscribers::of(&node, target).ok();
+    let found = Found { suspect_keys, timestamps, subscribers, feed };
     let mut out = io::stdout().lock();
     if arguments.json {
         json_line(&mut out, &NodeReport { node: target.address.node(), report: &report, found: &found })?;
@@ -226,6 +236,7 @@ fn print(
         [name, format!("{} times, first {}, last {}", error.value, ago(error.first_ns), ago(error.last_ns))]
     }));
     table(out, &rows)?;
+    found.subscribers.iter().try_for_each(|subscribers| subscribers.print(out))?;
     writeln!(out, "\nschema")?;
     for line in report.schema.to_string().lines() {
         writeln!(out, "  {}", printable(line))?;

@@ -2,7 +2,7 @@
 
 use super::attachment::{AttachStep, NoticesRequest};
 use super::{ClientEvent, ClientSession};
-use crate::control::codec::{Enclosed, Outgoing};
+use crate::control::codec::{Outgoing, RegionKind};
 use crate::control::error::ControlError;
 use crate::control::message::{AttachmentId, Message};
 use crate::control::notices::{Heard, Notices, WakeBy, WakeSlot};
@@ -43,8 +43,7 @@ impl ClientSession {
         }
         known.awaits_slot = true;
         let outgoing = Outgoing::of(&Message::WakeBy(wake_by));
-        let (region_of, enclosed) = (Some(attachment), Enclosed::Socket);
-        self.outbox.push_back(Outgoing { region_of, enclosed, ..outgoing });
+        self.outbox.push_back(outgoing.with(attachment, RegionKind::Socket));
         Ok(())
     }
 

@@ -23,6 +23,8 @@ pub(super) struct Tending {
     beats: u64,
     /// Topics with landing regions to be written, ended ones included.
     tended: BTreeMap<u64, Arc<PublishedTopic>>,
+    /// Topics with subscribers that report their progress.
+    watched: BTreeMap<u64, Arc<PublishedTopic>>,
     /// The last incarnations that have ended, while they are used.
     ended: BTreeMap<TopicName, Weak<PublishedTopic>>,
     /// The key from which the next round begins.
@@ -72,6 +74,7 @@ impl Tending {
         let mut due = BTreeMap::new();
         if budget.is_beat() {
             due.append(&mut self.tended);
+            self.watch(budget.now_ns(), &mut changed);
         }
         for key in keys {
             if let Some(topic) = self.tended.remove(key).or_else(|| core.topics.keyed(*key)) {
@@ -79,12 +82,29 @@ impl Tending {
                     self.end(core, &topic, &mut changed);
                 } else {
                     self.begin(core, &topic);
+                    if topic.subscribers.has_reported() {
+                        self.watched.insert(*key, Arc::clone(&topic));
+                    }
+                }
+                if topic.subscribers.take_news() {
+                    changed.extend(topic.attached());
                 }
                 due.insert(*key, topic);
             }
         }
         self.tend_landings(agenda, due, budget, &mut changed);
         changed
+    }
+
+    /// Checks whether the nodes of subscribers that report their progress run.
+    fn watch(&mut self, now_ns: u64, changed: &mut Vec<Attachment>) {
+        self.watched.retain(|_, topic| {
+            topic.subscribers.watch(now_ns);
+            if topic.subscribers.take_news() {
+                changed.extend(topic.attached());
+            }
+            topic.subscribers.has_reported() && !topic.has_ended()
+        });
     }
 
     fn begin(&mut self, core: &NodeCore, topic: &PublishedTopic) {

@@ -7,15 +7,20 @@ use parking_lot::Mutex;
 
 use crate::control::{Grant, NoticesBy, RefuseReason, SubscriberCounts};
 use crate::fabric::{KeyedWaker, Offer, Registration};
-use crate::id::{Delivery, KindOptions, TopicName};
+use crate::id::{Delivery, KindOptions, SlowPolicy, TopicName};
 use crate::subscriber::TopicEnd;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// One attachment of a link.
 #[derive(Debug)]
 pub(super) struct Attached {
+    pub(super) topic: TopicName,
     pub(super) ended: AtomicBool,
     pub(super) delivery: Delivery,
+    /// Its progress slot, which the peer reads, and its policy.
+    pub(super) progress: Option<(Arc<Registration>, SlowPolicy)>,
+    /// The publisher takes it into account before it overwrites records.
+    pub(super) gating: AtomicBool,
     /// The topic ended some time ago: reading must stop.
     pub(super) shut: AtomicBool,
     pub(super) inbox: Mutex<Inbox>,
@@ -42,6 +47,8 @@ pub(in crate::node) struct Request {
     pub(in crate::node) delivery: Delivery,
     pub(in crate::node) schema_hash: Option<u64>,
     pub(in crate::node) options: KindOptions,
+    /// The policy of a subscriber that reports its progress.
+    pub(in crate::node) progress: Option<SlowPolicy>,
 }
 
 /// A publisher's answer.

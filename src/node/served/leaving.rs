@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Served;
 use super::attachment::{EndedAttachment, Kept, ServedAttachment};
-use crate::control::{AttachmentId, RefuseReason, SubscriberCounts};
+use crate::control::{AttachmentId, LetGoReason, RefuseReason, SubscriberCounts};
 use crate::event::Event;
 use crate::fabric::Completion;
 use crate::id::{Delivery, TopicName};
@@ -22,6 +22,7 @@ impl Served {
         counts: SubscriberCounts,
     ) -> Option<ServedAttachment> {
         let attachment = self.attachments.remove(&id)?;
+        attachment.leave();
         attachment.closed.store(true, Ordering::Relaxed);
         if attachment.delivery == Delivery::Pull {
             self.withdraw(&attachment.topic);
@@ -83,6 +84,10 @@ impl Served {
     pub(super) fn tell_ended_topics(&mut self, now_ns: u64, is_late: bool) {
         for id in std::mem::take(&mut self.ending) {
             let Some(attachment) = self.attachments.get_mut(&id) else { continue };
+            if attachment.is_overtaken() {
+                // Its landing region is written no more.
+                attachment.closed.store(true, Ordering::Relaxed);
+            }
             if !attachment.has_end_to_tell(now_ns, is_late) {
                 self.ending.insert(id);
                 continue;
@@ -90,7 +95,11 @@ impl Served {
             let Some(attachment) = self.attachments.remove(&id) else { continue };
             let topic = &attachment.topic;
             // Fails if the session has ended meanwhile, and is not needed then.
-            let _ = self.session.topic_ended(id, topic.newest().get());
+            let (published, is_overtaken) = (topic.newest().get(), attachment.is_overtaken());
+            let _ = match is_overtaken && !topic.has_ended() {
+                true => self.session.let_go(id, LetGoReason::Overtaken, published),
+                false => self.session.topic_ended(id, published),
+            };
             let is_mapped =
                 self.connection.capabilities().shares_memory && !self.outbox.has(&topic.registration);
             let is_fetched = attachment.delivery == Delivery::Pull && !is_mapped;

@@ -61,6 +61,7 @@ fn publisher(
         numbering: Numbering::new(Incarnation::new(seed | 1).unwrap()),
         payload_len_max,
         limit: LenLimit::Value,
+        gating: None,
         samples: &[],
     };
     StatePublisher::<Raw>::open(parts, slot_count).unwrap()

@@ -74,6 +74,7 @@ impl World {
             numbering: Numbering::new(Incarnation::new(seed | 1).unwrap()),
             payload_len_max: OVERHEAD + LEN_MAX,
             limit: LenLimit::Entry,
+            gating: None,
             samples: &[],
         };
         let options = TableOptions { capacity, key_len_max: Some(8) };

@@ -74,6 +74,7 @@ impl<K: ConformingKind> Publisher<K> {
             numbering: Numbering::new(Incarnation::new(epoch.get()).expect("not zero")),
             payload_len_max: shape.payload_len_max + K::OVERHEAD,
             limit: LenLimit::Value,
+            gating: None,
             samples: &[],
         };
         let opened = publisher::Publisher::open(parts, shape.options);

@@ -13,7 +13,9 @@ use crate::layout::WORD;
 use crate::layout::log::RING_OFFSET;
 use crate::memory::Protection;
 use crate::payload::Raw;
-use crate::publisher::{CopyBudget, LenLimit, LogPublisher, Numbering, PublishedTopic, TopicParts};
+use crate::publisher::{
+    CopyBudget, LenLimit, LogOptions, LogPublisher, Numbering, PublishedTopic, TopicParts,
+};
 use crate::repository::log::{LogReader, LogStart};
 use crate::repository::{LossReason, Lost, ReadFailure, Reader as _, WriteOrder};
 use crate::sync::atomic::AtomicBool;
@@ -291,9 +293,11 @@ impl World {
             numbering: Numbering::new(Incarnation::new(1).unwrap()),
             payload_len_max: len_max,
             limit: LenLimit::Value,
+            gating: None,
             samples: &[],
         };
-        let (publisher, topic) = LogPublisher::<Raw>::open(parts, capacity).unwrap();
+        let options = LogOptions { capacity, gating: None };
+        let (publisher, topic) = LogPublisher::<Raw>::open(parts, options).unwrap();
         Self { publisher, topic, subscribers: Vec::new(), len_max, appended: 0, queue }
     }
 

@@ -434,9 +434,7 @@ fn a_fake_subscriber_costs_a_dialler_its_timeout_at_most() {
             "another type, and then the right one at once",
             |peer| {
                 greet(peer);
-                let body = Body::default().word(1).bytes(b"t").word(0).byte(1).long(7);
-                let body = body.long(0).long(0).long(0).byte(0);
-                peer.send(&body.message(raw::ATTACH));
+                peer.send(&raw::attach_by_schema(1, "t", 7));
                 // The publisher may have hung up before this.
                 let _ = peer.try_send(&raw::attach(2, "t", false), &[]);
                 let replies: Vec<u16> =

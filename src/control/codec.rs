@@ -124,11 +124,11 @@ const fn text_len(max: usize) -> usize {
     size_of::<u64>() + max
 }
 
-/// The largest entry of a page: name, kind, type name, six times u64, twice u32, whether a lag is known.
+/// The largest entry of a page: name, kind, type name, seven times u64, twice u32, whether a lag is known.
 const TOPIC_ENTRY_LEN_MAX: usize = text_len(limits::TOPIC_NAME_LEN_MAX)
     + size_of::<u32>()
     + text_len(limits::TYPE_NAME_LEN_MAX)
-    + 6 * size_of::<u64>()
+    + 7 * size_of::<u64>()
     + 2 * size_of::<u32>()
     + size_of::<bool>();
 

@@ -131,6 +131,12 @@ pub(crate) fn attach(attachment: u32, topic: &str, push: bool) -> Vec<u8> {
         .message(ATTACH)
 }
 
+/// A request for a topic by pull, with values of the schema with this hash.
+pub(crate) fn attach_by_schema(attachment: u32, topic: &str, schema_hash: u64) -> Vec<u8> {
+    let body = Body::default().word(attachment).bytes(topic.as_bytes()).word(0).byte(1).long(schema_hash);
+    body.long(0).long(0).long(0).byte(0).message(ATTACH)
+}
+
 /// The text for a peer of the other version.
 pub(crate) fn other_version_text() -> String {
     format!("control version {OTHER_VERSION}, this program speaks {VERSION}")

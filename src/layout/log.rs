@@ -13,7 +13,8 @@
 //! 900  index  SEGMENT_COUNT entries: the first frame that begins in this part of the ring
 //!      00  u64  its position
 //!      08  u64  its sequence
-//! d00  ring
+//! d00  u64  start, again: in a line that changes with the start only
+//! d80  ring
 //! ```
 //!
 //! # Frames
@@ -60,8 +61,10 @@ pub(crate) const SEGMENT_COUNT: usize = 64;
 pub(crate) const INDEX_OFFSET: usize = BODY_OFFSET;
 /// Bytes of an entry of the index.
 const ENTRY_LEN: usize = 2 * WORD;
-/// The offset of the ring.
-pub(crate) const RING_OFFSET: usize = INDEX_OFFSET + SEGMENT_COUNT * ENTRY_LEN;
+/// The start, again, in a line of its own: readers that keep up load it with every record, and the hot line never.
+pub(crate) const START_AGAIN: usize = INDEX_OFFSET + SEGMENT_COUNT * ENTRY_LEN;
+/// The offset of the ring. Two lines after the start, because processors fetch lines in pairs.
+pub(crate) const RING_OFFSET: usize = START_AGAIN + 2 * LINE;
 /// Words of a frame's header.
 pub(crate) const HEADER_WORDS: usize = 3;
 /// Bytes of a frame's header.
@@ -73,7 +76,8 @@ pub(crate) const FILLER: u64 = u64::MAX;
 pub(crate) const INDEX: ByteRange = ByteRange { offset: INDEX_OFFSET, len: SEGMENT_COUNT * ENTRY_LEN };
 
 const _: () = assert!(HOT_START_SEQUENCE + WORD <= COUNTERS_OFFSET);
-const _: () = assert!(RING_OFFSET == 0xd00 && RING_OFFSET.is_multiple_of(LINE));
+const _: () = assert!(START_AGAIN == 0xd00 && START_AGAIN.is_multiple_of(2 * LINE));
+const _: () = assert!(RING_OFFSET == 0xd80 && RING_OFFSET.is_multiple_of(LINE));
 
 /// The geometry of a log region, always valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

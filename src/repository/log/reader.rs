@@ -1,10 +1,12 @@
 mod fetched;
 mod inline;
 mod landing;
+mod mapped;
 
 use super::arbiter::LogArbiter;
 use super::places::entries;
 use super::start::LogStart;
+use self::mapped::{Polled, Polling};
 use crate::id::{Epoch, Kind, Meta, Sequence, TopicId};
 use crate::layout::header::HOT_SEQUENCE;
 use crate::layout::log::{
@@ -66,6 +68,7 @@ pub(crate) struct LogReader {
     has_more: bool,
     /// No record after this one is taken.
     bound: Sequence,
+    polling: Polling,
     /// The consumed position last reported to a publisher that writes into its landing region.
     said: u64,
     /// The position at which to report again.
@@ -188,6 +191,7 @@ impl LogReader {
             suspicion: None,
             has_more: false,
             bound: UNBOUNDED,
+            polling: Polling::default(),
             said: 0,
             say_from: u64::MAX,
             counts: SubscriberStats::default(),
@@ -493,7 +497,15 @@ impl Reader for LogReader {
 
     #[inline]
     fn poll(&mut self, memory: &Region) -> Result<Option<Taken>, ReadFailure> {
-        self.poll_if(memory, |_| true)
+        match self.poll_next(memory) {
+            Polled::Taken(taken) => Ok(Some(taken)),
+            Polled::Nothing => Ok(None),
+            Polled::Unclear => self.poll_if(memory, |_| true),
+        }
+    }
+
+    fn look_closely(&mut self) {
+        self.polling = Polling::default();
     }
 
     #[inline]

@@ -5,7 +5,7 @@ use crate::layout::WORD;
 use crate::layout::header::{HOT_EPOCH, HOT_PUBLISHED, HOT_SEQUENCE, STATIC_OFFSET, StaticHeader};
 use crate::layout::log::{
     FILLER, FrameCheck, FrameHeader, HEADER_LEN, HOT_END, HOT_START, HOT_START_SEQUENCE, LogGeometry,
-    RING_OFFSET, SEGMENT_COUNT, frame_len,
+    RING_OFFSET, SEGMENT_COUNT, START_AGAIN, frame_len,
 };
 use crate::memory::Region;
 use crate::repository::{TooLong, Writer};
@@ -36,8 +36,10 @@ pub(crate) struct LogWriter {
     appended: Sequence,
     /// The position of the next frame.
     end: u64,
-    /// The position of the first uncommitted frame.
+    /// The position where the committed frames end.
     committed_end: u64,
+    /// The offset of the first uncommitted frame, whose sequence is stored by the commit. Unspecified if there is none.
+    first_offset: usize,
     /// Frames before this position are given up.
     start: u64,
     /// The offset of the end in the ring, bytes.
@@ -77,6 +79,7 @@ impl Writer for LogWriter {
             appended: Sequence::NONE,
             end: 0,
             committed_end: 0,
+            first_offset: RING_OFFSET,
             start: 0,
             place: 0,
             free_until: 0,
@@ -172,12 +175,26 @@ impl LogWriter {
         }
         let positions = [self.committed_end, self.end];
         let count = self.appended.get() - self.committed.get();
+        self.show(self.committed.next());
         (self.committed, self.committed_end) = (self.appended, self.end);
         self.region.store(HOT_PUBLISHED, now_ns);
         self.region.store(HOT_SEQUENCE, self.committed.get());
         // Release: a reader that sees the end sees the frames before it. Pairs with the Acquire load in `LogReader`.
         self.region.store_release(HOT_END, self.end);
         Some(Appended { newest: self.committed, positions, count })
+    }
+
+    /// Shows the appended frames to readers that poll the sequence of the first one.
+    #[inline]
+    fn show(&self, first: Sequence) {
+        // The next frame's sequence, which such a reader polls next: what a former round left there could pass for it. Not where a
+        // segment begins that may still be read: there readers go by the end.
+        if self.end < self.free_until {
+            self.region.store(RING_OFFSET + self.place, 0);
+        }
+        // Release: a reader that sees this sequence sees the frames up to the end, and the word above as 0 or as stored later.
+        // Pairs with the Acquire load in `LogReader::poll_next`.
+        self.region.store_release(self.first_offset, first.get());
     }
 
     /// Reserves space for a frame with a payload of this length. Returns its header without the checksum, and its position.
@@ -197,8 +214,15 @@ impl LogWriter {
     /// Writes the header of a frame whose payload is written.
     #[inline]
     fn finish(&mut self, header: &FrameHeader, offset: usize) -> Sequence {
-        let words = header.emit();
-        words.iter().zip(0..).for_each(|(word, index)| self.region.store(offset + index * WORD, *word));
+        let [sequence, sizes, published_ns] = header.emit();
+        self.region.store(offset + WORD, sizes);
+        self.region.store(offset + 2 * WORD, published_ns);
+        if self.appended == self.committed {
+            self.first_offset = offset;
+        } else {
+            // Invisible: readers get here from the first frame only.
+            self.region.store(offset, sequence);
+        }
         let len = frame_len(header.payload_len as usize);
         self.region.expect_writes(offset + WRITE_AHEAD, len);
         self.advance(self.end + len as u64, header.sequence);
@@ -239,8 +263,9 @@ impl LogWriter {
         self.start = self.region.load(entry);
         self.region.store(HOT_START_SEQUENCE, self.region.load(entry + WORD));
         self.region.store(HOT_START, self.start);
-        // Release: a reader that sees a word of a new frame (then has an Acquire fence) also sees the start. Pairs with the
-        // fence in `LogReader`.
+        self.region.store(START_AGAIN, self.start);
+        // Release: a reader that sees a word of a new frame (then has an Acquire fence) also sees either start. Pairs with the
+        // fences in `LogReader`.
         fence(Ordering::Release);
     }
 

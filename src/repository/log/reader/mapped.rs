@@ -1,0 +1,103 @@
+//! Polling a mapped repository.
+//!
+//! A reader that has taken every record it knows of polls the place of the next frame's sequence. The writer stores 0 there before
+//! it shows the frame before, and the sequence once the frame is committed, and with it the rest of its batch. So the reader
+//! touches the lines of the frames themselves, and the hot line, which changes with each commit, stays in the writer's cache.
+//!
+//! The word is only meaningful as long as its frame is not given up: a lapped reader looks at bytes of later frames, which say
+//! whatever their publisher was given to publish. So a frame that was found there is taken only if the start, loaded after it was
+//! copied, is not past it; and with a word that does not change, the start is loaded as well. It is loaded from a line that changes
+//! with the start only.
+//!
+//! The hot line decides wherever the word may be something else: where a segment begins, which the writer has not given up yet when
+//! it shows the frame before; at the skipped rest of the ring; and where memory is damaged, which shows in time.
+
+use super::{HELD_FROM, LogReader};
+use crate::layout::log::{START_AGAIN, frame_len};
+use crate::layout::{WORD, halves};
+use crate::memory::Region;
+use crate::repository::{Reader as _, Taken};
+use crate::sync::atomic::{Ordering, fence};
+
+/// Empty polls until the hot line is read again.
+const POLLS_MAX: u32 = 256;
+
+/// Records found by polling, one after another, until the hot line is read: a reader that is behind copies many at a time.
+const FOUND_MAX: u32 = 16;
+
+/// How often a reader may still go by the next frame's sequence before it reads the hot line.
+#[derive(Debug, Default)]
+pub(super) struct Polling {
+    /// Empty polls.
+    empty_left: u32,
+    /// Records.
+    found_left: u32,
+}
+
+/// What is at the place of the next frame.
+pub(super) enum Polled {
+    /// The next record.
+    Taken(Taken),
+    /// Nothing yet.
+    Nothing,
+    /// The hot line decides.
+    Unclear,
+}
+
+impl LogReader {
+    /// Takes the next record by its sequence.
+    #[inline]
+    pub(super) fn poll_next(&mut self, memory: &Region) -> Polled {
+        let next = self.next.get();
+        let is_segment = self.position.is_multiple_of(self.geometry.segment_len() as u64);
+        if self.at != Some(self.next) || self.from != self.until || is_segment {
+            return Polled::Unclear;
+        }
+        let offset = self.geometry.offset(self.position);
+        // Acquire: if this is the next sequence, the copy below is of its frame. Pairs with the Release store in `LogWriter::show`.
+        // And if this is a word of a later frame, the load of the start sees it moved. Pairs with the Release fence in
+        // `LogWriter::give_up`.
+        let word = memory.load_acquire(offset);
+        if word == next {
+            return self.take_polled(memory, offset);
+        }
+        self.polling.found_left = FOUND_MAX;
+        if word != 0 || self.polling.empty_left == 0 || memory.load(START_AGAIN) > self.position {
+            self.polling.empty_left = POLLS_MAX;
+            return Polled::Unclear;
+        }
+        self.polling.empty_left -= 1;
+        self.has_more = false;
+        Polled::Nothing
+    }
+
+    /// Takes the record at this offset, whose sequence is the next one.
+    #[inline]
+    fn take_polled(&mut self, memory: &Region, offset: usize) -> Polled {
+        if self.polling.found_left == 0 {
+            self.polling.found_left = FOUND_MAX;
+            return Polled::Unclear;
+        }
+        self.polling.found_left -= 1;
+        let (payload_len, _) = halves(memory.load(offset + WORD));
+        let (len, rest) = (payload_len as usize, self.geometry.rest(self.position));
+        if len > self.geometry.payload_len_max() || frame_len(len) > rest {
+            return Polled::Unclear;
+        }
+        (self.from, self.until) = (HELD_FROM, HELD_FROM + frame_len(len) / WORD);
+        memory.copy_out(offset, self.buffer.get_mut(self.from..self.until).unwrap_or_default());
+        // Acquire: if any word copied above is of a later frame, the load below sees the moved start. Pairs with the Release fence in
+        // `LogWriter::give_up`.
+        fence(Ordering::Acquire);
+        let is_given_up = memory.load(START_AGAIN) > self.position;
+        let taken = if is_given_up { None } else { self.take_held() };
+        self.has_more = false;
+        taken.map_or_else(
+            || {
+                self.until = self.from;
+                Polled::Unclear
+            },
+            Polled::Taken,
+        )
+    }
+}

@@ -5,7 +5,7 @@ use crate::layout::WORD;
 use crate::layout::header::{HOT_EPOCH, HOT_PUBLISHED, HOT_SEQUENCE, STATIC_OFFSET, StaticHeader};
 use crate::layout::log::{
     FILLER, FrameCheck, FrameHeader, HEADER_LEN, HOT_END, HOT_START, HOT_START_SEQUENCE, LogGeometry,
-    RING_OFFSET, SEGMENT_COUNT, START_AGAIN, frame_len,
+    PIECE_AHEAD, PIECE_LEN, RING_OFFSET, SEGMENT_COUNT, START_AGAIN, frame_len,
 };
 use crate::memory::Region;
 use crate::repository::{TooLong, Writer};
@@ -145,8 +145,7 @@ impl LogWriter {
             return Ok(self.append_filled(len, now_ns));
         }
         let (header, offset) = self.begin(len, now_ns);
-        let header = FrameHeader { crc: self.check.of(&header, payload), ..header };
-        self.region.copy_in_bytes(offset + HEADER_LEN, payload);
+        let header = self.write_long(&header, offset, payload);
         Ok(self.finish(&header, offset))
     }
 
@@ -158,6 +157,10 @@ impl LogWriter {
     #[inline]
     pub(crate) fn append_filled(&mut self, len: usize, now_ns: u64) -> Sequence {
         let (header, offset) = self.begin(len, now_ns);
+        if len > GATHER_LEN_MAX {
+            let header = self.write_long(&header, offset, self.held().split_at(len).0);
+            return self.finish(&header, offset);
+        }
         let (run, _) = self.scratch.split_at_mut(FrameCheck::HEAD_WORDS + len.div_ceil(WORD));
         self.check.lead(run, &header);
         let header = FrameHeader { crc: self.check.of_run(run, len), ..header };
@@ -211,6 +214,19 @@ impl LogWriter {
         (FrameHeader { sequence, payload_len, crc: 0, published_ns: now_ns }, RING_OFFSET + self.place)
     }
 
+    /// Writes a payload to the frame at this offset, piece by piece, and returns the frame's header with its checksum.
+    fn write_long(&self, header: &FrameHeader, offset: usize, payload: &[u8]) -> FrameHeader {
+        let mut crc = self.check.of_header(header);
+        let mut offset = offset + HEADER_LEN;
+        for piece in payload.chunks(PIECE_LEN) {
+            crc.update(piece);
+            self.region.copy_in_bytes(offset, piece);
+            offset += PIECE_LEN;
+            self.region.expect_writes(offset, PIECE_AHEAD);
+        }
+        FrameHeader { crc: crc.finish(), ..*header }
+    }
+
     /// Writes the header of a frame whose payload is written.
     #[inline]
     fn finish(&mut self, header: &FrameHeader, offset: usize) -> Sequence {
@@ -224,7 +240,9 @@ impl LogWriter {
             self.region.store(offset, sequence);
         }
         let len = frame_len(header.payload_len as usize);
-        self.region.expect_writes(offset + WRITE_AHEAD, len);
+        if len <= WRITE_AHEAD {
+            self.region.expect_writes(offset + WRITE_AHEAD, len);
+        }
         self.advance(self.end + len as u64, header.sequence);
         header.sequence
     }

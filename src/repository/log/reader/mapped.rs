@@ -13,7 +13,9 @@
 //! it shows the frame before; at the skipped rest of the ring; and where memory is damaged, which shows in time.
 
 use super::{HELD_FROM, LogReader};
-use crate::layout::log::{START_AGAIN, frame_len};
+use crate::layout::log::{
+    FrameHeader, HEADER_LEN, HEADER_WORDS, PIECE_AHEAD, PIECE_LEN, START_AGAIN, frame_len,
+};
 use crate::layout::{WORD, halves};
 use crate::memory::Region;
 use crate::repository::{Reader as _, Taken};
@@ -24,6 +26,9 @@ const POLLS_MAX: u32 = 256;
 
 /// Records found by polling, one after another, until the hot line is read: a reader that is behind copies many at a time.
 const FOUND_MAX: u32 = 16;
+
+/// Frames of more bytes are copied one by one.
+const LONG: usize = 4 * 1024;
 
 /// How often a reader may still go by the next frame's sequence before it reads the hot line.
 #[derive(Debug, Default)]
@@ -74,30 +79,69 @@ impl LogReader {
     /// Takes the record at this offset, whose sequence is the next one.
     #[inline]
     fn take_polled(&mut self, memory: &Region, offset: usize) -> Polled {
-        if self.polling.found_left == 0 {
-            self.polling.found_left = FOUND_MAX;
-            return Polled::Unclear;
-        }
-        self.polling.found_left -= 1;
         let (payload_len, _) = halves(memory.load(offset + WORD));
         let (len, rest) = (payload_len as usize, self.geometry.rest(self.position));
         if len > self.geometry.payload_len_max() || frame_len(len) > rest {
             return Polled::Unclear;
         }
-        (self.from, self.until) = (HELD_FROM, HELD_FROM + frame_len(len) / WORD);
+        let words = frame_len(len) / WORD;
+        if words * WORD > LONG {
+            return self.take_long(memory, offset, words);
+        }
+        if self.polling.found_left == 0 {
+            self.polling.found_left = FOUND_MAX;
+            return Polled::Unclear;
+        }
+        self.polling.found_left -= 1;
+        (self.from, self.until) = (HELD_FROM, HELD_FROM + words);
         memory.copy_out(offset, self.buffer.get_mut(self.from..self.until).unwrap_or_default());
-        // Acquire: if any word copied above is of a later frame, the load below sees the moved start. Pairs with the Release fence in
+        let taken = if self.is_intact(memory) { self.take_held() } else { None };
+        self.polled(taken)
+    }
+
+    /// Does the same for a long frame of this many words. It computes the checksum piece by piece.
+    fn take_long(&mut self, memory: &Region, offset: usize, words: usize) -> Polled {
+        (self.from, self.until) = (HELD_FROM, HELD_FROM + words);
+        let frame = self.buffer.get_mut(self.from..self.until).unwrap_or_default();
+        let (head, body) = frame.split_at_mut(HEADER_WORDS);
+        memory.copy_out(offset, head);
+        let Some(head) = head.first_chunk() else { return self.polled(None) };
+        let header = FrameHeader::parse(*head);
+        let len = header.payload_len as usize;
+        if header.sequence != self.next || frame_len(len) != words * WORD {
+            return self.polled(None);
+        }
+        let mut crc = self.check.of_header(&header);
+        let mut left = len;
+        for (piece, offset) in body.chunks_mut(PIECE_LEN / WORD).zip((offset + HEADER_LEN..).step_by(PIECE_LEN)) {
+            memory.copy_out(offset, piece);
+            memory.expect_reads(offset + PIECE_LEN, PIECE_AHEAD.min(left.saturating_sub(PIECE_LEN)));
+            let bytes: &[u8] = bytemuck::cast_slice(piece);
+            crc.update(bytes.split_at(left.min(bytes.len())).0);
+            left = left.saturating_sub(PIECE_LEN);
+        }
+        let is_right = crc.finish() == header.crc && self.is_intact(memory);
+        let taken = is_right.then(|| self.take_frame(header, words));
+        self.polled(taken)
+    }
+
+    /// Whether the copied frame was not given up.
+    #[inline]
+    fn is_intact(&self, memory: &Region) -> bool {
+        // Acquire: if any word copied before is of a later frame, the load below sees the moved start. Pairs with the Release fence in
         // `LogWriter::give_up`.
         fence(Ordering::Acquire);
-        let is_given_up = memory.load(START_AGAIN) > self.position;
-        let taken = if is_given_up { None } else { self.take_held() };
+        memory.load(START_AGAIN) <= self.position
+    }
+
+    /// The record that was taken; otherwise the hot line decides.
+    #[inline]
+    fn polled(&mut self, taken: Option<Taken>) -> Polled {
         self.has_more = false;
-        taken.map_or_else(
-            || {
-                self.until = self.from;
-                Polled::Unclear
-            },
-            Polled::Taken,
-        )
+        if let Some(taken) = taken {
+            return Polled::Taken(taken);
+        }
+        self.until = self.from;
+        Polled::Unclear
     }
 }

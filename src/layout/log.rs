@@ -279,11 +279,9 @@ impl FrameHeader {
     }
 }
 
-/// Bytes of a long payload that are copied and checksummed at a time: they stay in the first cache, and the processor fetches the
-/// next lines of the ring during the checksum.
-pub(crate) const PIECE_LEN: usize = 8 * 1024;
-/// Bytes of the next piece that are prefetched: about as many lines as a processor fetches at a time.
-pub(crate) const PIECE_AHEAD: usize = 2 * 1024;
+/// Bytes of a long payload that are copied and checksummed at a time: the processor goes on to transfer lines between the caches of
+/// the two ends during a checksum.
+pub(crate) const PIECE_LEN: usize = 16 * 1024;
 
 /// The check of the records of one incarnation of a topic.
 #[derive(Clone, Debug)]

@@ -99,21 +99,6 @@ pub(super) fn request_line(address: *const u64) {
 #[inline]
 pub(super) fn request_line(_address: *const u64) {}
 
-/// Prefetches the cache line of this address for reading.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-#[inline]
-pub(super) fn fetch_line(address: *const u64) {
-    // SAFETY: the instruction is a hint: it changes nothing, and never faults.
-    unsafe {
-        core::arch::asm!("prefetcht0 [{address}]", address = in(reg) address, options(readonly, nostack, preserves_flags));
-    }
-}
-
-/// Does nothing: the prefetch is only a hint.
-#[cfg(not(all(target_arch = "x86_64", not(miri))))]
-#[inline]
-pub(super) fn fetch_line(_address: *const u64) {}
-
 /// Moves all whole registers in `len` bytes, and returns the bytes moved.
 ///
 /// # Safety

@@ -3,10 +3,10 @@ mod inline;
 mod landing;
 mod mapped;
 
+use self::mapped::{Polled, Polling};
 use super::arbiter::LogArbiter;
 use super::places::entries;
 use super::start::LogStart;
-use self::mapped::{Polled, Polling};
 use crate::id::{Epoch, Kind, Meta, Sequence, TopicId};
 use crate::layout::header::HOT_SEQUENCE;
 use crate::layout::log::{

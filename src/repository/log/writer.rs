@@ -5,7 +5,7 @@ use crate::layout::WORD;
 use crate::layout::header::{HOT_EPOCH, HOT_PUBLISHED, HOT_SEQUENCE, STATIC_OFFSET, StaticHeader};
 use crate::layout::log::{
     FILLER, FrameCheck, FrameHeader, HEADER_LEN, HOT_END, HOT_START, HOT_START_SEQUENCE, LogGeometry,
-    PIECE_AHEAD, PIECE_LEN, RING_OFFSET, SEGMENT_COUNT, START_AGAIN, frame_len,
+    PIECE_LEN, RING_OFFSET, SEGMENT_COUNT, START_AGAIN, frame_len,
 };
 use crate::memory::Region;
 use crate::repository::{TooLong, Writer};
@@ -14,9 +14,11 @@ use crate::sync::atomic::{Ordering, fence};
 /// Payloads up to this many bytes are assembled in private memory first, with their header, and copied at once.
 const GATHER_LEN_MAX: usize = 1024;
 
-/// Bytes after a short frame to prefetch for writing: as many as are written while a
-/// line is transferred from another processor's cache.
-const WRITE_AHEAD: usize = 1024;
+/// Bytes after a short frame to prefetch for writing: about as many as are written while a line is transferred from another
+/// processor's cache. Further ahead, readers that keep up fetch the lines back before they are written.
+const WRITE_AHEAD: usize = 256;
+/// Frames of more bytes are not short.
+const SHORT_LEN_MAX: usize = 1024;
 
 /// The fraction of the ring that may hold uncommitted records.
 const UNCOMMITTED_PARTS: u64 = 2;
@@ -222,7 +224,6 @@ impl LogWriter {
             crc.update(piece);
             self.region.copy_in_bytes(offset, piece);
             offset += PIECE_LEN;
-            self.region.expect_writes(offset, PIECE_AHEAD);
         }
         FrameHeader { crc: crc.finish(), ..*header }
     }
@@ -240,7 +241,7 @@ impl LogWriter {
             self.region.store(offset, sequence);
         }
         let len = frame_len(header.payload_len as usize);
-        if len <= WRITE_AHEAD {
+        if len <= SHORT_LEN_MAX {
             self.region.expect_writes(offset + WRITE_AHEAD, len);
         }
         self.advance(self.end + len as u64, header.sequence);

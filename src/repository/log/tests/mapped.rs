@@ -73,7 +73,8 @@ fn a_reader_that_keeps_up_does_not_read_the_hot_line() {
     pair.publish(&[1; 40]);
     assert!(pair.take().is_some() && pair.take().is_none());
     for number in 2..5000_u64 {
-        let needs_hot_line = pair.is_segment_start() || pair.writer.geometry().rest(pair.writer.committed_end()) < frame_len(40);
+        let needs_hot_line = pair.is_segment_start()
+            || pair.writer.geometry().rest(pair.writer.committed_end()) < frame_len(40);
         let payload = [number.to_le_bytes()[0]; 40];
         pair.publish(&payload);
         let words = [HOT_SEQUENCE, HOT_END, HOT_START, HOT_START_SEQUENCE];
@@ -228,7 +229,9 @@ fn a_reader_polls_records_of_a_numbering_that_continues() {
         assert!(poll(&mut reader, writer.region()).is_none());
         writer.append(&[8; 40], 1).unwrap();
         writer.commit(1);
-        let Some(Next::Record(record)) = poll(&mut reader, writer.region()) else { panic!("record {number}") };
+        let Some(Next::Record(record)) = poll(&mut reader, writer.region()) else {
+            panic!("record {number}")
+        };
         assert_eq!(record.meta.sequence.get(), after.get() + number);
     }
 }

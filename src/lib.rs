@@ -127,8 +127,8 @@ pub use payload::{
     DecodeError, Decoded, EncodeError, Encoding, InPlace, Payload, Pod, Raw, Schema, SchemaError,
 };
 pub use publisher::{
-    Claim, FeedEventBuilder, FeedPublisher, LenLimit, Loan, LogPublisher, PublishError, PublishedKind,
-    Publisher, PublisherError, StatePublisher, TablePublisher,
+    Claim, FeedEventBuilder, FeedPublisher, LenLimit, Loan, LogLoan, LogPublisher, PublishError,
+    PublishedKind, Publisher, PublisherError, StatePublisher, TablePublisher,
 };
 pub use repository::SubscriberStats;
 pub use repository::log::{LogStart, LogTopic};

@@ -123,17 +123,27 @@ fn append(
     now_ns: u64,
     append: impl FnOnce(&mut LogWriter, &Schema) -> Result<(Sequence, usize), PublishError>,
 ) -> Result<Sequence, PublishError> {
-    let (committed, begin) = (writer.last(), writer.committed_end());
+    let before = (writer.last(), writer.committed_end());
     let (sequence, len) = append(writer, &output.topic.schema)?;
     output.add_bytes(len);
-    // Part of the earlier records had to be committed.
+    deliver_part(writer, output, before, now_ns);
+    Ok(sequence)
+}
+
+/// Delivers the records after these that had to be committed to make space.
+#[inline]
+pub(super) fn deliver_part(
+    writer: &LogWriter,
+    output: &mut Output<LogLanding>,
+    (committed, begin): (Sequence, u64),
+    now_ns: u64,
+) {
     let newest = writer.last();
     if newest != committed {
         let positions = [begin, writer.committed_end()];
         let appended = Appended { newest, positions, count: newest.get() - committed.get() };
         deliver(output, writer.geometry(), &appended, now_ns);
     }
-    Ok(sequence)
 }
 
 /// Commits the appended records.

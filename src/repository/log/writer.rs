@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use crate::checksum::Crc32;
 use crate::id::Sequence;
 use crate::layout::WORD;
 use crate::layout::header::{HOT_EPOCH, HOT_PUBLISHED, HOT_SEQUENCE, STATIC_OFFSET, StaticHeader};
@@ -16,7 +17,7 @@ const GATHER_LEN_MAX: usize = 1024;
 
 /// Bytes after a short frame to prefetch for writing: about as many as are written while a line is transferred from another
 /// processor's cache. Further ahead, readers that keep up fetch the lines back before they are written.
-const WRITE_AHEAD: usize = 256;
+const WRITE_AHEAD: usize = 192;
 /// Frames of more bytes are not short.
 const SHORT_LEN_MAX: usize = 1024;
 
@@ -172,6 +173,21 @@ impl LogWriter {
         self.finish(&header, offset)
     }
 
+    /// Makes space for the longest record after the appended ones, which commits them in part if they are more than half of the ring.
+    /// Returns the offset of its frame. Space that is already reserved costs nothing again.
+    pub(crate) fn reserve(&mut self, now_ns: u64) -> usize {
+        let (_, offset) = self.begin(self.geometry.payload_len_max(), now_ns);
+        offset
+    }
+
+    /// Appends the record whose payload is written to the frame at this offset, which is reserved.
+    pub(super) fn append_staged(&mut self, offset: usize, len: usize, payload_crc: &Crc32, now_ns: u64) {
+        let header = self.header(len, now_ns);
+        let mut crc = self.check.of_header(&header);
+        crc.append(payload_crc);
+        self.finish(&FrameHeader { crc: crc.finish(), ..header }, offset);
+    }
+
     /// Makes all appended records visible. `None` if there are none.
     #[inline]
     pub(crate) fn commit(&mut self, now_ns: u64) -> Option<Appended> {
@@ -211,9 +227,14 @@ impl LogWriter {
             self.commit(now_ns);
         }
         self.make_room(frame_len);
+        (self.header(len, now_ns), RING_OFFSET + self.place)
+    }
+
+    /// The next record's header without the checksum.
+    #[inline]
+    fn header(&self, len: usize, now_ns: u64) -> FrameHeader {
         let payload_len = u32::try_from(len).unwrap_or(u32::MAX);
-        let sequence = self.appended.next();
-        (FrameHeader { sequence, payload_len, crc: 0, published_ns: now_ns }, RING_OFFSET + self.place)
+        FrameHeader { sequence: self.appended.next(), payload_len, crc: 0, published_ns: now_ns }
     }
 
     /// Writes a payload to the frame at this offset, piece by piece, and returns the frame's header with its checksum.

@@ -17,7 +17,7 @@ const LOOKS_WAITING: u32 = 1 << 20;
 pub(super) const LOOKS: u32 = 4096;
 /// Spins of one that receives a stream, after an empty poll: some hundred nanoseconds. A poll without pause takes the
 /// line that the writer is about to write.
-const SPINS: u32 = 32;
+const SPINS: u32 = 64;
 /// Round trips of a probe, time permitting.
 const PROBES: u64 = 20_000;
 /// The longest probe: on a busy machine a round trip takes as long as other processes run.

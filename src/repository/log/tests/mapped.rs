@@ -285,3 +285,40 @@ fn records_of_any_length_are_intact_beside_a_hot_writer() {
     writing.join().unwrap();
     assert_eq!((received + lost, reader.counts().rejected), (count, 0));
 }
+
+/// Written in pieces of any length, after appended records, some of them given up.
+#[test]
+fn a_staged_record_is_received_like_an_appended_one() {
+    each_seed(20, |seed| {
+        let mut random = Random::new(seed);
+        let len_max = 1 + random.index(40_000);
+        let mut pair = Pair::new(1 << (12 + random.below(7)), len_max);
+        for _ in 0..200 {
+            let mut expected = Vec::new();
+            for _ in 0..random.below(3) {
+                expected.push(payload(pair.writer.last().get() + expected.len() as u64, len_max));
+                pair.append(expected.last().unwrap());
+            }
+            let (mut staged, mut bytes) = (pair.writer.stage(1), Vec::new());
+            while random.below(8) > 0 {
+                let piece = vec![random.next().to_le_bytes()[0]; random.index(len_max / 4 + 2)];
+                match staged.append(&piece) {
+                    Ok(()) => bytes.extend(&piece),
+                    Err(TooLong { len, max }) => {
+                        assert_eq!((len, max), (bytes.len() + piece.len(), len_max));
+                        assert_eq!((staged.len(), staged.remaining()), (bytes.len(), max - bytes.len()));
+                    }
+                }
+            }
+            if random.below(4) > 0 {
+                staged.finish(1);
+                expected.push(bytes);
+            }
+            pair.writer.commit(1);
+            for payload in expected {
+                assert_eq!(pair.take(), Some(Ok(payload)), "seed {seed}");
+            }
+            assert_eq!(pair.take(), None, "seed {seed}");
+        }
+    });
+}

@@ -12,11 +12,12 @@
 //! The hot line decides wherever the word may be something else: where a segment begins, which the writer has not given up yet when
 //! it shows the frame before; at the skipped rest of the ring; and where memory is damaged, which shows in time.
 
-use super::{HELD_FROM, LogReader};
-use crate::layout::log::{FrameHeader, HEADER_LEN, HEADER_WORDS, PIECE_LEN, START_AGAIN, frame_len};
+use super::{HELD_FROM, LogReader, Parsed};
+use crate::layout::log::{FrameHeader, HEADER_LEN, HEADER_WORDS, HOT_END, PIECE_LEN, START_AGAIN, frame_len};
 use crate::layout::{WORD, halves};
+use crate::limits;
 use crate::memory::Region;
-use crate::repository::{Reader as _, Taken};
+use crate::repository::{LossReason, ReadFailure, Reader as _, Taken};
 use crate::sync::atomic::{Ordering, fence};
 
 /// Empty polls until the hot line is read again.
@@ -28,17 +29,8 @@ const FOUND_MAX: u32 = 1024;
 /// Frames of more bytes are copied one by one.
 const LONG: usize = 4 * 1024;
 
-/// How often a reader may still go by the next frame's sequence before it reads the hot line.
-#[derive(Debug, Default)]
-pub(super) struct Polling {
-    /// Empty polls.
-    empty_left: u32,
-    /// Records.
-    found_left: u32,
-}
-
 /// What is at the place of the next frame.
-pub(super) enum Polled {
+enum Polled {
     /// The next record.
     Taken(Taken),
     /// Nothing yet.
@@ -48,9 +40,77 @@ pub(super) enum Polled {
 }
 
 impl LogReader {
+    /// Takes the next record of a mapped repository.
+    #[inline]
+    pub(super) fn poll_mapped(&mut self, memory: &Region) -> Result<Option<Taken>, ReadFailure> {
+        match self.poll_next(memory) {
+            Polled::Taken(taken) => Ok(Some(taken)),
+            Polled::Nothing => Ok(None),
+            Polled::Unclear => self.poll_if(memory, |_| true),
+        }
+    }
+
+    /// Takes the next record of mapped memory. Reports an invalid frame only if this says that it is final; otherwise it is
+    /// checked again later.
+    #[inline]
+    pub(super) fn poll_if(
+        &mut self,
+        memory: &Region,
+        stays_wrong: impl Fn(&mut Self) -> bool,
+    ) -> Result<Option<Taken>, ReadFailure> {
+        let mut refills = 0;
+        self.has_more = false;
+        loop {
+            match self.parse(u64::MAX) {
+                Parsed::Taken(taken) => return Ok(Some(taken)),
+                Parsed::Lost(lost) => return Err(ReadFailure::Lost(lost)),
+                Parsed::Later => return Ok(None),
+                // Bounded, whatever the memory holds.
+                Parsed::Part if refills == limits::READS_PER_CALL_MAX => {
+                    self.has_more = true;
+                    return Ok(None);
+                }
+                Parsed::Part if self.refill(memory) => refills += 1,
+                Parsed::Part if self.from == self.until => return Ok(None),
+                // A frame that extends past the last one is invalid.
+                Parsed::Part | Parsed::Damaged(_) | Parsed::Wrong if !stays_wrong(self) => {
+                    self.until = self.from;
+                    return Ok(None);
+                }
+                Parsed::Damaged(words) if !self.doubts => self.pass_damaged(words),
+                Parsed::Part | Parsed::Damaged(_) | Parsed::Wrong => {
+                    self.resume(memory, LossReason::Damaged);
+                }
+            }
+        }
+    }
+
+    /// Copies frames to private memory, from the next one on. False if there is none, or only a part.
+    fn refill(&mut self, memory: &Region) -> bool {
+        self.settle(memory);
+        // Acquire: pairs with the Release store of the end in `LogWriter`.
+        let end = memory.load_acquire(HOT_END);
+        let left = usize::try_from(end.saturating_sub(self.position)).unwrap_or(usize::MAX);
+        let len = left.min(self.geometry.rest(self.position)).min(self.fetch_len) / WORD * WORD;
+        let held = (self.until - self.from) * WORD;
+        if len == 0 || len <= held {
+            return false;
+        }
+        (self.from, self.until) = (HELD_FROM, HELD_FROM + len / WORD);
+        let words = self.buffer.get_mut(self.from..self.until).unwrap_or_default();
+        memory.copy_out(self.geometry.offset(self.position), words);
+        // Acquire: if any word copied above is of a later frame, the load below sees the moved start. Pairs
+        // with the Release fence in `LogWriter`.
+        fence(Ordering::Acquire);
+        if self.was_given_up(memory) {
+            self.resume(memory, LossReason::Lapped);
+        }
+        true
+    }
+
     /// Takes the next record by its sequence.
     #[inline]
-    pub(super) fn poll_next(&mut self, memory: &Region) -> Polled {
+    fn poll_next(&mut self, memory: &Region) -> Polled {
         let next = self.next.get();
         let is_segment = self.position.is_multiple_of(self.geometry.segment_len() as u64);
         if self.at != Some(self.next) || self.from != self.until || is_segment {

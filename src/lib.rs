@@ -117,6 +117,8 @@ pub use layout::header::HeaderError;
 pub use layout::{Fact, GeometryError};
 pub use memory::MemoryError;
 pub use metrics::{Counter, Unit};
+#[cfg(feature = "tokio")]
+pub use node::AsyncListener;
 pub use node::{
     DialError, Directory, DirectoryError, FeedLinesBuilder, FeedPublisherBuilder, FeedSubscriberBuilder,
     LinesBuilder, Listener, ListenerBuilder, Node, NodeBuilder, NodeError, PersistentBuilder,
@@ -140,6 +142,8 @@ pub use subscriber::{
     RecordUpdate, Renewable, Sample, SampleRef, Samples, Snapshot, SnapshotEntry, StateSubscriber,
     Subscribed, Subscriber, SubscriberError, TableSubscriber, TopicKind, ValueUpdate, WaitSet, Waitable,
 };
+#[cfg(feature = "tokio")]
+pub use subscriber::{AsyncError, AsyncReceive, AsyncSubscriber, AsyncWaitSet};
 
 /// Compiles the examples of README.md.
 #[cfg(doctest)]

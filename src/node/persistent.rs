@@ -34,7 +34,7 @@ impl<'a, S: Subscribed> SubscriberBuilder<'a, S> {
 /// Send and Sync.
 #[derive(Debug)]
 #[must_use = "a builder does nothing until it is opened"]
-pub struct PersistentBuilder<'a, S: Subscribed>(SubscriberBuilder<'a, S>);
+pub struct PersistentBuilder<'a, S: Subscribed>(pub(super) SubscriberBuilder<'a, S>);
 
 /// The options of a later subscription.
 pub(super) trait ResumingOptions {
@@ -79,8 +79,8 @@ where
     ///
     /// Those of [`SubscriberBuilder::open`] for which another attempt makes no sense: see [`SubscriberError::is_transient`].
     pub fn open(self) -> Result<Persistent<S>, SubscriberError> {
-        let SubscriberBuilder { node, place, terms, samples, .. } = self.0;
-        persistent(node, TopicReopening::<S> { target: place?, terms, samples })
+        let (node, opening) = self.0.opening()?;
+        persistent(node, opening)
     }
 }
 
@@ -148,6 +148,14 @@ pub(super) struct TopicReopening<S: Subscribed> {
     pub(super) samples: Vec<String>,
 }
 
+impl<'a, S: Subscribed> SubscriberBuilder<'a, S> {
+    /// Returns what it takes to open the subscriber, without the builder.
+    pub(super) fn opening(self) -> Result<(&'a Node, TopicReopening<S>), SubscriberError> {
+        let Self { node, place, terms, samples, .. } = self;
+        Ok((node, TopicReopening { target: place?, terms, samples }))
+    }
+}
+
 impl<S: Subscribed> Clone for TopicReopening<S> {
     fn clone(&self) -> Self {
         let Self { target, terms, samples } = self;
@@ -166,10 +174,8 @@ where
     }
 
     fn open(&self, node: &Node) -> Result<S, SubscriberError> {
-        let mut builder = SubscriberBuilder::<S>::new(node, self.target.clone());
-        builder.terms = self.terms;
-        self.samples.clone_into(&mut builder.samples);
-        builder.open()
+        let Self { target, terms, samples } = self.clone();
+        SubscriberBuilder::<S>::with(node, Ok(target), (terms, samples)).open()
     }
 
     fn resuming(&self, lost: Option<Position>) -> Self {

@@ -404,7 +404,7 @@ impl Subscription {
     /// Tells its waiter to look again after so many nanoseconds.
     pub(super) fn rest_for(&self, after_ns: u64) {
         if let Some(membership) = &self.membership {
-            membership.rest(Condition::At(self.clock.monotonic_ns().saturating_add(after_ns)));
+            membership.rest_until(self.clock.monotonic_ns().saturating_add(after_ns));
         }
     }
 

@@ -8,7 +8,7 @@
 mod member;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,6 +32,9 @@ const TIMER_KEY: u64 = 1;
 const SOCKET_KEYS: u64 = 2;
 /// The first key of a member's own descriptor.
 const MEMBER_KEYS: u64 = 1 << 33;
+
+/// How often what has happened is collected before a wait by other means, so that a peer that wakes without end cannot keep the thread.
+const COLLECTIONS_MAX: usize = 16;
 
 /// What waits for many subscriptions. They share it: those that find nothing new rest in it.
 #[derive(Debug)]
@@ -141,19 +144,36 @@ impl Waiter {
     /// Prepares for a wait by other means at [`Self::wait_handle`]. Adds the keys of the members that are ready; if there are none,
     /// the handle becomes readable when one may be.
     pub(crate) fn arm(&self, keys: &mut Vec<usize>) -> Result<(), FabricError> {
-        let mut woken = BTreeSet::new();
-        self.poller.wait(Duration::ZERO, &mut woken)?;
-        self.collect(&woken);
-        let now_ns = SystemClock.monotonic_ns();
-        if let Some(sleep) = self.prepare(now_ns) {
-            let due = Timespec::try_from(sleep.max(Duration::from_nanos(1)));
-            let due = due.unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
-            let once = Itimerspec { it_interval: Timespec::default(), it_value: due };
-            let set = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once);
-            set.map_err(FabricError::system("set a timer"))?;
+        // Until it is no longer readable: what waits for edges hears no more of what is left.
+        for _ in 0..COLLECTIONS_MAX {
+            let mut woken = BTreeSet::new();
+            self.poller.wait(Duration::ZERO, &mut woken)?;
+            if woken.is_empty() {
+                break;
+            }
+            self.collect(&woken);
         }
-        self.gather(keys);
+        if let Some(sleep) = self.prepare(SystemClock.monotonic_ns()) {
+            self.set_timer(sleep)?;
+        }
+        if self.gather(keys) {
+            self.disarm();
+        }
         Ok(())
+    }
+
+    /// Nobody waits at [`Self::wait_handle`] before the next [`Self::arm`]: it need not become readable when a member rests.
+    pub(crate) fn disarm(&self) {
+        self.state.lock().is_waiting = false;
+    }
+
+    /// Makes [`Self::wait_handle`] readable after this time.
+    pub(crate) fn set_timer(&self, after: Duration) -> Result<(), FabricError> {
+        let due = Timespec::try_from(after.max(Duration::from_nanos(1)));
+        let due = due.unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
+        let once = Itimerspec { it_interval: Timespec::default(), it_value: due };
+        let set = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once);
+        set.map(drop).map_err(FabricError::system("set a timer"))
     }
 
     /// Arms the members that rest, and looks at those that are due. `None` if a member is ready; otherwise how long to wait at most.
@@ -238,6 +258,13 @@ impl Waiter {
         for members in [&mut state.resting, &mut state.ready] {
             members.retain(|member| member.token() != token);
         }
+    }
+}
+
+/// Readable when a member may be ready, after [`Waiter::arm`] found none.
+impl AsFd for Waiter {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wait_handle()
     }
 }
 

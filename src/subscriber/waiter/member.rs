@@ -89,6 +89,13 @@ impl Membership {
         }
         drop(before);
     }
+
+    /// The subscription wants to be polled again at this time, ns, even if it rests because of another condition.
+    pub(crate) fn rest_until(&self, due_ns: u64) {
+        // Its waiter then takes it anew. A wake-up that this hides costs as long as the time takes to come.
+        self.0.become_ready();
+        self.rest(Condition::At(due_ns));
+    }
 }
 
 impl Member {

@@ -190,7 +190,13 @@ fn persistent_subscriber_waits_for_a_publisher_that_restarts() {
                     if matches!(record, Err(ReceiveError::Restarted { .. })) {
                         record = next(&mut stream).await.expect("it never ends");
                     }
-                    let change = in_time(continued.change()).await.expect("a change");
+                    // The keys of the publisher before are gone.
+                    let change = loop {
+                        let change = in_time(continued.change()).await.expect("a change");
+                        if change.value.is_some() {
+                            break change;
+                        }
+                    };
                     (record.expect("a record").value, change.key)
                 };
                 // They wait before it is published.
@@ -284,12 +290,13 @@ fn one_set_waits_for_many_subscribers() {
             for (key, subscriber) in subscribers.iter_mut().enumerate() {
                 set.add(subscriber, key);
             }
-            let mut received = BTreeMap::new();
+            let (mut received, mut published) = (BTreeMap::new(), 0);
             for round in 0..20 {
                 for topic in (0..TOPICS).filter(|topic| (topic + round) % 7 == 0) {
                     publishers[topic].publish(&0).expect("it fits");
                 }
                 let expected = (0..TOPICS).filter(|topic| (topic + round) % 7 == 0).count();
+                published += expected;
                 let mut count = 0;
                 while count < expected {
                     // A future that is dropped changes nothing.
@@ -302,7 +309,7 @@ fn one_set_waits_for_many_subscribers() {
                     }
                 }
             }
-            assert_eq!(received.values().sum::<i32>(), 20 * 300 / 7 + 3);
+            assert_eq!(received.values().sum::<usize>(), published);
             // It is still a set for threads.
             let mut set: WaitSet = set.into_inner();
             publishers[5].publish(&1).expect("it fits");

@@ -19,9 +19,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().collect();
     let number = |name: &str, default: u64| {
         let after = arguments.iter().skip_while(|argument| *argument != name).nth(1);
-        after.map_or(Ok(default), |value| {
-            value.parse().map_err(|_| format!("{name} takes a number, not {value}"))
-        })
+        after.map_or(Ok(default), |value| value.parse().map_err(|_| format!("{name} takes a number, not {value}")))
     };
     let (topics, idle) = (number("--topics", 100)?, Duration::from_secs(number("--idle", 5)?));
     if let Some(name) = arguments.iter().skip_while(|argument| *argument != "--publish").nth(1) {
@@ -39,8 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let node = Node::builder().open()?;
     let targets = (0..topics).flat_map(|number| KINDS.map(|kind| format!("shm:{name}/{kind}{number}")));
     let all = targets.map(|target| node.any_subscriber::<Raw>(target.as_str()));
-    let mut subscribers: Vec<AnySubscriber> =
-        SubscriberBuilder::open_all(all).into_iter().collect::<Result<_, _>>()?;
+    let mut subscribers: Vec<AnySubscriber> = SubscriberBuilder::open_all(all).into_iter().collect::<Result<_, _>>()?;
     let mut set = WaitSet::new()?;
     for (key, subscriber) in subscribers.iter_mut().enumerate() {
         set.add(subscriber, key);
@@ -58,9 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         if began.elapsed() > Duration::from_secs(1) && before.is_none() {
             before = Some((Instant::now(), processor_time()));
         }
-        if let Some((since, used)) =
-            before.filter(|(since, _)| since.elapsed() > idle && publishing_now.is_some())
-        {
+        if let Some((since, used)) = before.filter(|(since, _)| since.elapsed() > idle && publishing_now.is_some()) {
             let share = (processor_time() - used).as_secs_f64() / since.elapsed().as_secs_f64();
             println!("{} subscribers waited: {:.3} % of a processor", subscribers.len(), 100.0 * share);
             // The other process publishes when its input ends.
@@ -76,20 +71,9 @@ fn publish(name: &str, topics: u64) -> Result<(), Box<dyn Error>> {
     let node = Node::builder().name(name)?.open()?;
     let numbers = 0..topics;
     let open = |kind: usize| move |number: u64| format!("{}{number}", KINDS[kind]);
-    let mut states = numbers
-        .clone()
-        .map(open(0))
-        .map(|topic| node.state_publisher::<u64>(&topic).open())
-        .collect::<Result<Vec<_>, _>>()?;
-    let mut logs = numbers
-        .clone()
-        .map(open(1))
-        .map(|topic| node.log_publisher::<u64>(&topic).open())
-        .collect::<Result<Vec<_>, _>>()?;
-    let mut tables = numbers
-        .map(open(2))
-        .map(|topic| node.table_publisher::<u64, u64>(&topic).open())
-        .collect::<Result<Vec<_>, _>>()?;
+    let mut states = numbers.clone().map(open(0)).map(|topic| node.state_publisher::<u64>(&topic).open()).collect::<Result<Vec<_>, _>>()?;
+    let mut logs = numbers.clone().map(open(1)).map(|topic| node.log_publisher::<u64>(&topic).open()).collect::<Result<Vec<_>, _>>()?;
+    let mut tables = numbers.map(open(2)).map(|topic| node.table_publisher::<u64, u64>(&topic).open()).collect::<Result<Vec<_>, _>>()?;
     println!("ready");
     std::io::Read::read_to_end(&mut std::io::stdin(), &mut Vec::new())?;
     states.iter_mut().try_for_each(|publisher| publisher.publish(&1).map(drop))?;

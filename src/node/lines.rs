@@ -162,6 +162,7 @@ where
     }
 
     /// Returns what it takes to open the subscriber, without the builder.
+    #[expect(clippy::type_complexity, reason = "the node and what it opens")]
     pub(super) fn opening(
         self,
     ) -> Result<(&'a Node, LinesOpening<FeedLineReopening<K, R, V>>), SubscriberError> {

@@ -1,13 +1,23 @@
 //! The only reader of the operating system's clocks. All other code uses a [`Clock`], so that a
 //! simulation can control time.
 
+mod keeper;
+#[cfg(test)]
+mod tests;
+mod timeline;
+
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
+use std::os::unix::fs::MetadataExt;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::time::{ClockId, Timespec};
+
+pub(crate) use self::keeper::{Correction, Timekeeper};
+pub(crate) use self::timeline::{Leap, Timeline};
 
 /// The longest pause if the operating system is out of memory to wait with.
 const PAUSE_WITHOUT_POLL: Duration = Duration::from_millis(1);
@@ -21,6 +31,11 @@ pub(crate) trait Clock: Debug + Send + Sync {
 
     /// Returns nanoseconds since the Unix epoch; may jump when the host's clock is set.
     fn realtime_ns(&self) -> u64;
+
+    /// Returns for how long the host has been suspended since a fixed moment, nanoseconds: the monotonic clock stood still meanwhile.
+    fn suspended_ns(&self) -> u64 {
+        0
+    }
 
     /// Sleeps for about this long. A virtual clock advances instead.
     fn pause(&self, duration: Duration);
@@ -42,6 +57,10 @@ impl Clock for SystemClock {
     #[inline]
     fn realtime_ns(&self) -> u64 {
         nanoseconds(ClockId::Realtime)
+    }
+
+    fn suspended_ns(&self) -> u64 {
+        nanoseconds(ClockId::Boottime).wrapping_sub(nanoseconds(ClockId::Monotonic))
     }
 
     #[expect(clippy::disallowed_methods, reason = "the only place that sleeps")]
@@ -72,32 +91,9 @@ pub(crate) fn saturate(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-#[cfg(test)]
-mod tests {
-    use std::os::fd::AsFd;
-
-    use super::*;
-
-    #[test]
-    fn monotonic_time_advances() {
-        let before = SystemClock.monotonic_ns();
-        SystemClock.pause(Duration::from_millis(2));
-        assert!(SystemClock.monotonic_ns() - before >= 2_000_000);
-    }
-
-    #[test]
-    fn a_pause_ends_when_its_handle_is_readable() {
-        let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
-        let before = SystemClock.monotonic_ns();
-        SystemClock.pause_until(event.as_fd(), Duration::from_millis(2));
-        assert!(SystemClock.monotonic_ns() - before >= 2_000_000);
-        rustix::io::write(&event, &1_u64.to_le_bytes()).unwrap();
-        SystemClock.pause_until(event.as_fd(), Duration::from_secs(600));
-        assert!(SystemClock.monotonic_ns() - before < 300_000_000_000);
-    }
-
-    #[test]
-    fn realtime_is_after_2020() {
-        assert!(SystemClock.realtime_ns() > 1_577_836_800_000_000_000);
-    }
+/// Returns the number of this process's time namespace; 0 if it is unknown, or the kernel has none. Processes of one host with the same
+/// number have the same monotonic clock (time_namespaces(7)).
+pub(crate) fn namespace() -> u64 {
+    static NAMESPACE: OnceLock<u64> = OnceLock::new();
+    *NAMESPACE.get_or_init(|| std::fs::metadata("/proc/self/ns/time").map_or(0, |file| file.ino()))
 }

@@ -6,7 +6,7 @@ use crate::id::NameError;
 use crate::inspect::InspectError;
 use crate::node::{DialError, DirectoryError, NodeError};
 use crate::payload::{DecodeError, EncodeError, SchemaError};
-use crate::publisher::{PublishError, PublisherError};
+use crate::publisher::{FinishError, PublishError, PublisherError};
 #[cfg(feature = "tokio")]
 use crate::subscriber::AsyncError;
 use crate::subscriber::{ReceiveError, SubscriberError};
@@ -53,6 +53,9 @@ pub enum Error {
     /// A value could not be encoded.
     #[error(transparent)]
     Encode(#[from] EncodeError),
+    /// Subscribers have not received the end of a topic.
+    #[error(transparent)]
+    Finish(#[from] FinishError),
     /// A topic could not be inspected.
     #[error(transparent)]
     Inspect(#[from] InspectError),

@@ -118,6 +118,47 @@ pub enum Event {
         /// The publisher's process.
         process: u32,
     },
+    /// The host's real-time clock was set by a second or more while the node publishes. Its time stamps follow: at once if the clock was
+    /// set forward. If it was set back, they advance 1 % slower until it has caught up, so that they never go back: 100 seconds for each
+    /// second. To follow at once, open the node again. Ages and timeouts are not affected.
+    ClockSet {
+        /// How far the clock was ahead of the node's time stamps, nanoseconds; negative if it was set back.
+        ahead_ns: i64,
+    },
+    /// A publisher has let a subscriber of this node go, for which it had waited: this process had shown no sign of life for the lease.
+    /// The subscriber stays attached, and may lose records.
+    LetGo {
+        /// The publisher's node.
+        peer: NodeName,
+        /// The topic.
+        topic: TopicName,
+    },
+    /// A publisher has disconnected a subscriber of this node that had asked for it: it was about to lose records.
+    Overtaken {
+        /// The publisher's node.
+        peer: NodeName,
+        /// The topic.
+        topic: TopicName,
+    },
+    /// This node has let a subscriber go, for which a publisher had waited: its process has shown no sign of life for the lease. The
+    /// subscriber stays attached, and may lose records.
+    SubscriberLetGo {
+        /// The subscriber's node.
+        peer: NodeName,
+        /// The subscriber's process.
+        process: u32,
+        /// The topic.
+        topic: TopicName,
+    },
+    /// This node disconnects a subscriber that had asked for it: it was about to lose records.
+    SubscriberOvertaken {
+        /// The subscriber's node.
+        peer: NodeName,
+        /// The subscriber's process.
+        process: u32,
+        /// The topic.
+        topic: TopicName,
+    },
     /// The node's thread has panicked: the node serves nothing any more. Publishing fails from then on, and this node's
     /// subscriptions are gone.
     NodeFailed {
@@ -149,6 +190,11 @@ impl EventSink for TracingSink {
             | Event::Refused { .. }
             | Event::Hung { .. }
             | Event::NoticesUnavailable { .. }
+            | Event::ClockSet { .. }
+            | Event::LetGo { .. }
+            | Event::Overtaken { .. }
+            | Event::SubscriberLetGo { .. }
+            | Event::SubscriberOvertaken { .. }
             | Event::Trouble { .. } => {
                 tracing::warn!(target: "fabricast", ?event);
             }

@@ -324,6 +324,41 @@ impl From<()> for KindOptions {
     }
 }
 
+/// What happens when a subscriber of a log reads more slowly than the publisher publishes. The subscriber chooses it; all but
+/// [`Self::Lap`] need the permission of the publisher ([`PublisherBuilder::gating`](crate::PublisherBuilder::gating)). States and
+/// tables always conflate: their subscribers receive the newest values.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum SlowPolicy {
+    /// The publisher overwrites the oldest records, and the subscriber reports those that it lost. It cannot hold up anyone.
+    #[default]
+    Lap,
+    /// The publisher waits for the subscriber before it overwrites records that the subscriber has not read, up to the timeout of its
+    /// [`Gating`](crate::Gating). So no record is lost while the subscriber's process runs.
+    Block,
+    /// The publisher does not wait. The subscriber is detached before it would lose a record, and gets
+    /// [`ReceiveError::Overtaken`](crate::ReceiveError::Overtaken).
+    Disconnect,
+}
+
+impl SlowPolicy {
+    /// Returns whether the publisher compares the progress of such a subscriber with what it overwrites.
+    pub(crate) fn is_critical(self) -> bool {
+        self != Self::Lap
+    }
+}
+
+impl fmt::Display for SlowPolicy {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Lap => "lap",
+            Self::Block => "block",
+            Self::Disconnect => "disconnect",
+        })
+    }
+}
+
 /// How values reach a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -35,7 +35,7 @@
 //! The layers below are control sessions, repositories, byte layouts, the fabric and regions; none of them knows the layers above
 //! it. `ARCHITECTURE.md` in the repository maps them.
 //!
-//! `docs/guides.md` in the repository has short guides on waiting, tokio, restarts, lines, tables, feeds, threads, payloads and schemas, and
+//! `docs/guides.md` in the repository has short guides on waiting, restarts, lines, tables, feeds, threads, payloads and schemas, and
 //! memory per topic.
 //!
 //! # Features
@@ -119,7 +119,7 @@ pub use event::{Event, EventSink};
 #[cfg(feature = "verbs")]
 pub use fabric::verbs::VerbsError;
 pub use fabric::{Address, AddressError, FabricError, NodeListing, RdmaConnect, Target, default_runtime_dir};
-pub use id::{Delivery, Epoch, Kind, Meta, NameError, NodeName, Sequence, TopicId, TopicName};
+pub use id::{Delivery, Epoch, Kind, Meta, NameError, NodeName, Sequence, SlowPolicy, TopicId, TopicName};
 pub use inspect::{GeometryReport, InspectError, Liveness, TopicReport};
 pub use layout::header::HeaderError;
 pub use layout::{Fact, GeometryError};
@@ -130,15 +130,17 @@ pub use node::AsyncListener;
 pub use node::{
     DialError, Directory, DirectoryError, FeedLinesBuilder, FeedPublisherBuilder, FeedSubscriberBuilder,
     LinesBuilder, Listener, ListenerBuilder, Node, NodeBuilder, NodeError, PersistentBuilder,
-    PersistentFeedBuilder, PublisherBuilder, SubscriberBuilder, TopicListing,
+    PersistentFeedBuilder, ProgressListing, PublisherBuilder, SubscriberBuilder, SubscriberList,
+    SubscriberListing, TopicListing,
 };
 pub use notice::NoticeCounts;
 pub use payload::{
     DecodeError, Decoded, EncodeError, Encoding, InPlace, Payload, Pod, Raw, Schema, SchemaError,
 };
 pub use publisher::{
-    Claim, FeedEventBuilder, FeedPublisher, LenLimit, Loan, LogPublisher, PublishError, PublishedKind,
-    Publisher, PublisherError, StatePublisher, TablePublisher,
+    Claim, FeedEventBuilder, FeedPublisher, FinishError, Gating, LenLimit, Loan, LogPublisher, PublishError,
+    PublishedKind, Publisher, PublisherError, SlowSubscriber, StatePublisher, TablePublisher,
+    TryPublishError,
 };
 pub use repository::SubscriberStats;
 pub use repository::log::{LogStart, LogTopic};
@@ -146,9 +148,10 @@ pub use repository::state::StateTopic;
 pub use repository::table::TableTopic;
 pub use subscriber::{
     AnySubscriber, Arbitrated, AttachError, Change, Changes, FeedEvent, FeedLines, FeedSubscriber,
-    FeedUpdate, GrantError, LineReport, Lines, LogSubscriber, NoticePath, Persistent, ReceiveError,
-    RecordUpdate, Renewable, Sample, SampleRef, Samples, Snapshot, SnapshotEntry, StateSubscriber,
-    Subscribed, Subscriber, SubscriberError, TableSubscriber, TopicKind, ValueUpdate, WaitSet, Waitable,
+    FeedUpdate, GrantError, LineReport, Lines, LogSubscriber, NoticePath, Persistent, PublisherClock,
+    ReceiveError, RecordUpdate, Renewable, Sample, SampleRef, Samples, Snapshot, SnapshotEntry,
+    StateSubscriber, Subscribed, Subscriber, SubscriberError, TableSubscriber, TopicKind, ValueUpdate,
+    WaitSet, Waitable,
 };
 #[cfg(feature = "tokio")]
 pub use subscriber::{AsyncError, AsyncReceive, AsyncSubscriber, AsyncWaitSet};

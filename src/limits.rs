@@ -101,6 +101,20 @@ pub(crate) const LANDING_LEN_PER_SESSION_MAX: usize = REGION_LEN_MAX;
 /// Push subscribers of one topic.
 pub const PUSH_SUBSCRIBERS_MAX: usize = 256;
 
+/// Subscribers of one topic that may report their progress.
+pub const PROGRESS_SLOTS_MAX: usize = 256;
+/// Subscribers of one topic that its node lists: the slowest ones.
+pub const SUBSCRIBERS_LISTED_MAX: usize = 256;
+/// How long a publisher waits by default for the slowest subscriber that it waits for, nanoseconds. Longer than the lease, so that a
+/// stopped subscriber makes no publish fail.
+pub const GATING_TIMEOUT_NS: u64 = 5_000_000_000;
+/// For how long a publisher waits by default for a subscriber whose node does not show that it runs, nanoseconds.
+pub const GATING_LEASE_NS: u64 = 2_000_000_000;
+/// The shortest such lease, nanoseconds.
+pub const GATING_LEASE_MIN_NS: u64 = 1_000_000_000;
+/// How often a node shows that it runs in the progress slots of its subscribers, nanoseconds.
+pub(crate) const PROGRESS_SEEN_NS: u64 = 200_000_000;
+
 /// Largest control message, bytes, frame header included.
 pub(crate) const CONTROL_MESSAGE_LEN_MAX: usize = 96 * 1024;
 /// Topics in one page of the directory.
@@ -174,6 +188,9 @@ pub(crate) const ENDED_FETCH_NS: u64 = ENDED_GRACE_NS / 2;
 /// How long after the end of a topic a subscriber's node detaches from it, if the subscriber has not received the end,
 /// nanoseconds: after the last read completes, and before the publisher's grace is over.
 pub(crate) const ENDED_DETACH_NS: u64 = ENDED_GRACE_NS / 4 * 3;
+/// How long a publisher waits at most until its subscribers have received the end of its topic, nanoseconds: after that a subscriber's
+/// node may detach although its program has not received the end.
+pub const FINISH_NS_MAX: u64 = ENDED_DETACH_NS - 500_000_000;
 /// How often a node shows that it is alive, nanoseconds: in its notice channels, and in some of its repositories.
 pub const HEARTBEAT_INTERVAL_NS: u64 = 100_000_000;
 /// Each repository's heartbeat word is written once in this many heartbeats: for thousands of topics these writes cost more than
@@ -185,6 +202,21 @@ pub(crate) const PULSE_READ_NS: u64 = 500_000_000;
 pub(crate) const PULSE_ASKED_NS: u64 = 1_000_000_000;
 /// A repository whose heartbeat is older than this belongs to a hung process, nanoseconds.
 pub const HEARTBEAT_STALE_NS: u64 = 1_000_000_000;
+
+/// A difference between a node's time stamps and its host's clock that is corrected at once, nanoseconds, if the stamps are behind.
+pub(crate) const CLOCK_LEAP_NS: u64 = 1_000_000_000;
+/// Any other difference is corrected by this part of the time that passes, so that stamps do not step back.
+pub(crate) const CLOCK_SLEW_PARTS: u64 = 100;
+/// The longest time for which a difference is corrected in one go, nanoseconds: no publisher may see its stamps stand still for long.
+pub(crate) const CLOCK_SLEW_SPAN_NS: u64 = 1_000_000_000;
+/// A smaller difference is none: two clocks are not read at the same moment, nanoseconds.
+pub(crate) const CLOCK_TOLERANCE_NS: u64 = 1_000;
+/// A comparison of clocks that took longer is not used, nanoseconds.
+pub(crate) const CLOCK_COMPARISON_NS: u64 = 1_000_000;
+/// A suspension of the host that is shorter goes unnoticed, and counts as a correction of its clock, nanoseconds.
+pub(crate) const CLOCK_SUSPENDED_NS: u64 = 10_000_000;
+/// The leaps of its time stamps that a repository names: of values from before an earlier one, the age is not known.
+pub(crate) const CLOCK_LEAPS: usize = 2;
 
 /// Immediate repetitions of a torn read.
 pub(crate) const TORN_RETRIES_AT_ONCE: u32 = 3;
@@ -245,6 +277,8 @@ pub(crate) const LANDING_TENDED_NS: u64 = 5_000_000;
 /// stalled, at most this, nanoseconds, and with each heartbeat ([`HEARTBEAT_INTERVAL_NS`]), which costs no wake-up of its own.
 pub(crate) const LOG_REST_NS_MAX: u64 = 500_000_000;
 
+/// Values that have expired which a receive skips before it returns without one.
+pub(crate) const EXPIRED_PER_CALL_MAX: u32 = 1024;
 /// Copies from a log, or reads of a remote repository, in one call before it returns without a value.
 pub(crate) const READS_PER_CALL_MAX: u32 = 8;
 
@@ -275,4 +309,5 @@ const _: () = assert!(NOTICE_INLINE_HELD_LEN >= 2 * NOTICE_DATAGRAM_LEN_MAX);
 const _: () = assert!(HEARTBEAT_STALE_NS >= 2 * HEARTBEAT_PARTS * HEARTBEAT_INTERVAL_NS);
 const _: () =
     assert!(PULSE_READ_NS > HEARTBEAT_PARTS * HEARTBEAT_INTERVAL_NS && HEARTBEAT_STALE_NS >= PULSE_ASKED_NS);
+const _: () = assert!(CLOCK_SUSPENDED_NS > CLOCK_COMPARISON_NS && CLOCK_COMPARISON_NS > CLOCK_TOLERANCE_NS);
 const _: () = assert!(NOTICE_SILENCE_NS >= 2 * HEARTBEAT_INTERVAL_NS);

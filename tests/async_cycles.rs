@@ -146,13 +146,12 @@ fn run(runtime: &Runtime, node: &Node, cycles: u64) -> u64 {
             task.await.expect("no panic");
         }
     });
-    let received = *received.lock().expect("no panic");
-    received
+    Arc::into_inner(received).expect("the tasks have ended").into_inner().expect("no panic")
 }
 
 /// Attaches a subscriber of some kind, or cancels that, receives from it a little, and detaches.
 async fn cycle(node: &Node, numbers: &mut Numbers) -> u64 {
-    let delivery = [Delivery::Pull, Delivery::Push][usize::try_from(numbers.below(2)).expect("it fits")];
+    let delivery = if numbers.below(2) == 0 { Delivery::Pull } else { Delivery::Push };
     let cancelled = (numbers.below(8) == 0).then(|| Duration::from_micros(numbers.below(1000)));
     macro_rules! open {
         ($builder:expr) => {{

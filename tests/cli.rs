@@ -33,6 +33,9 @@ mod rdma;
 #[path = "cli/restarts.rs"]
 mod restarts;
 #[cfg(test)]
+#[path = "cli/slow.rs"]
+mod slow;
+#[cfg(test)]
 #[path = "cli/table.rs"]
 mod table;
 #[cfg(test)]

@@ -14,6 +14,7 @@ const README: &str = include_str!("../README.md");
 const RDMA: &str = include_str!("../docs/rdma.md");
 const BUILD_SCRIPT: &str = include_str!("../rdma-sys/build/requirements.rs");
 const NOTICE: &str = include_str!("../src/layout/notice.rs");
+const PROGRESS: &str = include_str!("../src/layout/progress.rs");
 const EXCHANGE: &str = include_str!("../src/fabric/verbs/exchange.rs");
 const TICKET: &str = include_str!("../src/fabric/verbs/channel/ticket.rs");
 const SOFT_ROCE: &str = include_str!("../tools/soft-roce");
@@ -122,6 +123,17 @@ fn layouts_page_describes_notices_like_their_source() {
     assert_eq!((of_source.len(), &of_source), (15, &of_page));
 }
 
+/// The fields of progress slots on the page and in the source.
+#[test]
+fn layouts_page_describes_progress_slots_like_their_source() {
+    let (_, page) = LAYOUTS.split_once("## Progress slot").expect("the section");
+    let (page, _) = page.split_once("\n## ").expect("the next one");
+    let row = |line: &'static str| Some(line.strip_prefix("| 0x")?.split_once(" | ")?.0);
+    let of_page: Vec<&str> = page.lines().filter_map(row).collect();
+    let of_source: Vec<_> = rows_of_source(PROGRESS).into_iter().map(|[offset, _]| offset).collect();
+    assert_eq!((of_source.len(), of_page), (7, of_source));
+}
+
 #[test]
 fn the_packages_for_verbs_are_the_same_everywhere() {
     let (_, install) = BUILD_SCRIPT.split_once("const INSTALL: &str = \"").expect("the command");
@@ -151,12 +163,12 @@ fn the_protocol_page_knows_the_reasons_of_refusals() {
 #[test]
 fn the_changelog_names_the_formats_that_the_pages_describe() {
     let format = CHANGELOG.lines().find(|line| line.starts_with("Format:"));
-    assert_eq!(format, Some("Format: region layout 2, control protocol 3, node entry 1, notice 1."));
+    assert_eq!(format, Some("Format: region layout 2, control protocol 4, node entry 1, notice 1."));
     for (page, version) in [
         (LAYOUTS, "| 0x08 | u16 | layout version: 2 |"),
         (LAYOUTS, "| 0x08 | u32 | entry version: 1 |"),
         (LAYOUTS, "| 0x04 | u16 | version: 1 |"),
-        (PROTOCOL, "Version 3."),
+        (PROTOCOL, "Version 4."),
     ] {
         assert!(page.contains(version), "no {version:?}");
     }

@@ -180,7 +180,7 @@ fn exposed(peer: &RawPeer) -> OwnedFd {
     let body = Body::default().word(0).long(TopicId::of(&topic).get()).word(0).long(EPOCH).long(EPOCH);
     let body = body.word(64).long(REGION_LEN).long(SLOT_COUNT.into()).long(SLOT_STRIDE).long(0).long(0);
     let schema = Raw::schema().expect("bytes can be described").to_json();
-    peer.send(&body.bytes(&schema).long(1).long(0).long(0).long(0).message(raw::GRANTED));
+    peer.send(&body.bytes(&schema).long(1).long(0).long(0).long(0).long(0).message(raw::GRANTED));
     let mut expose = peer.receive().expect("a landing region");
     assert_eq!(expose.kind, raw::EXPOSE);
     peer.send(&Body::default().word(0).message(raw::EXPOSED));

@@ -650,7 +650,7 @@ fn grant(slot_stride: u64) -> Vec<u8> {
         .long(slot_stride)
         .long(0)
         .long(0);
-    body.bytes(&schema).long(1).long(0).long(0).long(0).message(raw::GRANTED)
+    body.bytes(&schema).long(1).long(0).long(0).long(0).long(0).message(raw::GRANTED)
 }
 
 /// The topic's number in messages and checksums.

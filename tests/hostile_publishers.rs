@@ -298,7 +298,7 @@ fn a_publisher_that_does_not_grant_is_an_error_and_the_listener_continues() {
     let body = Body::default().word(0).long(fabricast::TopicId::of(&topic).get()).word(0).long(1).long(1);
     let body =
         body.word(1 << 30).long((8 << 30) + 0x900 + 8 * 128).long(8).long((1 << 30) + 128).long(0).long(0);
-    peer.send(&body.bytes(&schema).long(1).long(0).long(0).long(0).message(raw::GRANTED));
+    peer.send(&body.bytes(&schema).long(1).long(0).long(0).long(0).long(0).message(raw::GRANTED));
     let error = desk.error();
     assert!(error.contains("the grant is unusable"), "{error}");
     drop(peer);
@@ -434,9 +434,7 @@ fn a_fake_subscriber_costs_a_dialler_its_timeout_at_most() {
             "another type, and then the right one at once",
             |peer| {
                 greet(peer);
-                let body =
-                    Body::default().word(1).bytes(b"t").word(0).byte(1).long(7).long(0).long(0).long(0);
-                peer.send(&body.message(raw::ATTACH));
+                peer.send(&raw::attach_by_schema(1, "t", 7));
                 // The publisher may have hung up before this.
                 let _ = peer.try_send(&raw::attach(2, "t", false), &[]);
                 let replies: Vec<u16> =

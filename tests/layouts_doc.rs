@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 use fabricast::{Node, Payload, Raw, StatePublisher, TablePublisher, TopicId};
 
@@ -264,6 +264,24 @@ fn assert_entry(file: &File) {
     assert_eq!(file.metadata().unwrap().len(), 128);
 }
 
+/// No clock is set here, so that times are the monotonic clock and the anchor.
+fn assert_clock_line(line: &Part<'_>, hot: &Part<'_>) {
+    let namespace = std::fs::metadata("/proc/self/ns/time").map_or(0, |file| file.ino());
+    let numbers = [("time namespace", namespace)];
+    let leaps =
+        ["first time after the last leap", "length of the last leap", "first time after the leap before it"];
+    let names = ["version", "anchor", "length of the leap before it"].into_iter().chain(leaps);
+    line.table.assert_covers(LINE, &names.chain(["time namespace"]).collect::<Vec<_>>());
+    line.assert_numbers(LINE, &numbers);
+    let version = line.number("version");
+    assert!(version > 0 && version.is_multiple_of(2), "{version}");
+    let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
+    let (uptime_s, _) = uptime.split_once('.').unwrap();
+    let monotonic_ns = hot.number("heartbeat").wrapping_sub(line.number("anchor"));
+    let limit_ns = (uptime_s.parse::<u64>().unwrap() + 2) * 1_000_000_000;
+    assert!(monotonic_ns <= limit_ns, "{monotonic_ns} after {limit_ns}");
+}
+
 #[test]
 fn the_page_describes_the_memory_of_a_publisher_and_the_entry_of_its_node() {
     let dir = tempfile::tempdir().unwrap();
@@ -297,6 +315,9 @@ fn the_page_describes_the_memory_of_a_publisher_and_the_entry_of_its_node() {
     hot.assert_numbers(LINE, &[("newest sequence", 6), ("epoch", line.number("epoch"))]);
     assert_eq!(hot.number("length of the newest payload"), encoded_len(&values[5]));
     assert!(hot.number("heartbeat") > 1_577_836_800_000_000_000);
+
+    let clock_line = Table::of("Clock line");
+    assert_clock_line(&Part { file: &file, offset: region.place("clock line").0, table: &clock_line }, &hot);
 
     assert_counters(&file, region.place("counters").0, values.iter().map(encoded_len).sum());
     let trailer = Table::of("Slot trailer");

@@ -16,8 +16,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use fabricast::{
-    Delivery, Epoch, FeedUpdate, LogPublisher, Node, NoticePath, Payload, Pod, Raw, StatePublisher,
-    StateSubscriber,
+    Delivery, Epoch, FeedUpdate, Gating, LogPublisher, Node, NoticePath, Payload, Pod, Raw, SlowPolicy,
+    StatePublisher, StateSubscriber,
 };
 use serde::{Deserialize, Serialize};
 
@@ -60,6 +60,7 @@ const FREE: &[(&str, usize)] = &[
     ("log-lines", 8),
     ("log-lines-lost", 8),
     ("log-batch-told", 100),
+    ("log-gated", 100),
     ("table", 64),
     ("table", 4096),
     ("table-batch", 100),
@@ -267,11 +268,12 @@ fn exercise(dir: &Path, what: &str, delivery: Delivery, len: usize, around: Arou
         "pod" => place.values::<Pod<_>, _>(|number| [[[number; 32]; 32]; 8], around),
         "pod-in-place" => place.values_in_place(|number| [[[number; 32]; 32]; 8], around),
         "struct" => place.values::<Quote, _>(quote, around),
-        "log" | "log-" => place.logs(1, around),
+        "log" | "log-" => place.logs(1, SlowPolicy::Lap, around),
+        "log-gated" => place.logs(30, SlowPolicy::Block, around),
         "log-persistent" => place.persistent_logs(around),
         "log-lines" => place.lines(&[], around),
         "log-lines-lost" => place.lines(&["c"], around),
-        "log-batch" | "log-batch-" => place.logs(30, around),
+        "log-batch" | "log-batch-" => place.logs(30, SlowPolicy::Lap, around),
         "table" | "table-" => place.tables(1, around),
         "table-batch" | "table-batch-" => place.tables(TABLE_BATCH, around),
         "feed" | "feed-" => place.feeds(1, around),
@@ -366,13 +368,13 @@ impl Place<'_> {
     }
 
     /// Records of a log that goes round its ring: so many per commit, received one by one.
-    fn logs(self, batch: u64, around: Around<'_>) {
+    fn logs(self, batch: u64, policy: SlowPolicy, around: Around<'_>) {
         let Self { dir, delivery, len, is_told } = self;
         let publishing = Node::builder().name("p").expect("a name").runtime_dir(dir).open().expect("a node");
-        let mut publisher =
-            publishing.log_publisher::<Raw>("t").payload_len_max(len).open().expect("a topic");
+        let builder = publishing.log_publisher::<Raw>("t").payload_len_max(len).gating(Gating::new());
+        let mut publisher = builder.open().expect("a topic");
         let subscribing = Node::builder().runtime_dir(dir).open().expect("a node");
-        let builder = subscribing.log_subscriber::<Raw>("shm:p/t").delivery(delivery);
+        let builder = subscribing.log_subscriber::<Raw>("shm:p/t").delivery(delivery).slow(policy);
         let builder = if is_told { builder.notices() } else { builder };
         let mut subscriber = builder.open().expect("a subscription");
         assert_eq!(subscriber.notice_path() == NoticePath::WakeWord, is_told);

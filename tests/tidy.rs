@@ -42,7 +42,8 @@ const LAYERS: &[(&str, u32)] = &[
 ];
 
 /// The imports inside layer 0.
-const GROUND_IMPORTS: &[(&str, &str)] = &[("id", "limits"), ("event", "id")];
+const GROUND_IMPORTS: &[(&str, &str)] =
+    &[("id", "limits"), ("event", "id"), ("clock", "limits"), ("clock", "sync")];
 
 /// Imports that the layers would allow, or that may tempt tests, but that are forbidden.
 const FORBIDDEN_IMPORTS: &[(&str, &str, &str)] = &[

@@ -11,19 +11,23 @@
 //! an event ends the session; an error of a request leaves it unchanged.
 
 mod attachment;
+mod notices;
+mod progress;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU64;
 
+pub(crate) use self::attachment::AttachOptions;
 use self::attachment::{AttachStep, ClientAttachment, NoticesRequest};
-use super::codec::{self, Enclosed, Outgoing};
+use super::codec::{self, Outgoing, RegionKind};
 use super::error::{ControlError, RefuseReason};
 use super::message::{
     Attach, AttachmentId, Detach, Detached, EndReason, EndSummary, Grant, Hello, Identity, ListTopics,
     Message, Refuse, Refused, SubscriberCounts, TopicEnded, TopicEntry, Topics,
 };
-use super::notices::{Heard, Notices, NoticesBy, WakeBy, WakeSlot};
-use crate::id::{Delivery, KindOptions, TopicId, TopicName};
+use super::notices::{Notices, NoticesBy, WakeSlot};
+use super::progress::{LetGo, SubscriberPage};
+use crate::id::{Delivery, TopicId, TopicName};
 use crate::limits;
 
 /// The subscriber's end of one session. Allocates; neither blocks nor reads a clock.
@@ -35,6 +39,8 @@ pub(crate) struct ClientSession {
     timeout_ns: u64,
     state: ClientState,
     listing: Option<Listing>,
+    /// Whether the subscribers of a topic are requested.
+    is_listing_subscribers: bool,
     attachments: BTreeMap<AttachmentId, ClientAttachment>,
     attachment_next: AttachmentId,
     outbox: VecDeque<Outgoing>,
@@ -79,6 +85,10 @@ pub(crate) enum ClientEvent {
     Notices(Notices),
     /// How the publisher wakes the attachment through its socket.
     WakeSlot(WakeSlot),
+    /// The subscribers of a topic; `None` if the node has no such topic.
+    Subscribers(Option<SubscriberPage>),
+    /// The publisher no longer takes the attachment into account. One that was overtaken has to be detached in due course.
+    LetGo(LetGo),
     /// The attachment is no more. A write to its landing region that had begun may still end.
     Detached(Detached),
     /// The topic's publisher was dropped. The attachment has to be detached in due course.
@@ -124,6 +134,7 @@ impl ClientSession {
             timeout_ns,
             state: ClientState::AwaitHello { deadline_ns: now_ns.saturating_add(timeout_ns) },
             listing: None,
+            is_listing_subscribers: false,
             attachments: BTreeMap::new(),
             attachment_next: AttachmentId::new(0),
             outbox: VecDeque::from([Outgoing::of(&hello)]),
@@ -200,7 +211,8 @@ impl ClientSession {
     }
 
     /// Requests a topic, and returns the number of its attachment. `schema_hash` is `None` for a subscriber that
-    /// decodes by the topic's own schema; `options` are for the topic's kind.
+    /// decodes by the topic's own schema; with `progress` the owner sends the progress slot
+    /// along.
     ///
     /// # Errors
     ///
@@ -210,7 +222,7 @@ impl ClientSession {
         topic: TopicName,
         delivery: Delivery,
         schema_hash: Option<u64>,
-        options: KindOptions,
+        options: impl Into<AttachOptions>,
     ) -> Result<AttachmentId, ControlError> {
         self.ready()?;
         if self.attachments.len() >= limits::ATTACHMENTS_PER_SESSION_MAX {
@@ -222,18 +234,31 @@ impl ClientSession {
         }
         let attachment = self.attachment_next;
         self.attachment_next = attachment.next();
-        let step = AttachStep::Attaching;
+        let (step, AttachOptions { options, progress }) = (AttachStep::Attaching, options.into());
         let topic_id = TopicId::of(&topic);
         let known = ClientAttachment {
             topic_id,
             delivery,
             step,
+            progress,
+            is_let_go: false,
             topic_ended: false,
             listening: NoticesRequest::No,
             awaits_slot: false,
         };
         self.attachments.insert(attachment, known);
-        self.send(&Message::Attach(Attach { attachment, topic, delivery, schema_hash, options }));
+        let attach = Outgoing::of(&Message::Attach(Attach {
+            attachment,
+            topic,
+            delivery,
+            schema_hash,
+            options,
+            progress,
+        }));
+        self.outbox.push_back(match progress {
+            Some(_) => attach.with(attachment, RegionKind::Progress),
+            None => attach,
+        });
         Ok(attachment)
     }
 
@@ -250,59 +275,8 @@ impl ClientSession {
             return Err(known.not_possible(attachment));
         }
         known.step = AttachStep::Exposing;
-        let lend = Outgoing::of(&Message::Expose(attachment));
-        self.outbox.push_back(Outgoing { region_of: Some(attachment), ..lend });
-        Ok(())
-    }
-
-    /// Requests notices of what the topic publishes.
-    ///
-    /// # Errors
-    ///
-    /// `Closed` if the session is not ready; `NotPossible` unless the attachment is granted, has a landing region if it is for
-    /// push, and has not requested them before.
-    pub(crate) fn listen(&mut self, attachment: AttachmentId) -> Result<(), ControlError> {
-        self.ready()?;
-        let known = self.attachment_mut(attachment)?;
-        let has_asked = known.listening != NoticesRequest::No;
-        if has_asked || !matches!(known.step, AttachStep::Granted | AttachStep::Exposed) || known.topic_ended
-        {
-            return Err(known.not_possible(attachment));
-        }
-        known.listening = NoticesRequest::Asked;
-        self.send(&Message::Listen(attachment));
-        Ok(())
-    }
-
-    /// Asks that the publisher also wakes this side through a socket: the owner sends it with the message.
-    ///
-    /// # Errors
-    ///
-    /// `Closed` if the session is not ready; `NotPossible` unless the attachment has the answer to its request for notices, and no
-    /// earlier request of this kind is unanswered.
-    pub(crate) fn wake_by(&mut self, wake_by: WakeBy) -> Result<(), ControlError> {
-        self.ready()?;
-        let attachment = wake_by.attachment;
-        let known = self.attachment_mut(attachment)?;
-        let listens = known.listening == NoticesRequest::Answered && !known.awaits_slot;
-        if !listens || !matches!(known.step, AttachStep::Granted | AttachStep::Exposed) || known.topic_ended {
-            return Err(known.not_possible(attachment));
-        }
-        known.awaits_slot = true;
-        let outgoing = Outgoing::of(&Message::WakeBy(wake_by));
-        let (region_of, enclosed) = (Some(attachment), Enclosed::Socket);
-        self.outbox.push_back(Outgoing { region_of, enclosed, ..outgoing });
-        Ok(())
-    }
-
-    /// Reports what this side receives of the session's channel.
-    ///
-    /// # Errors
-    ///
-    /// `Closed` if the session is not ready.
-    pub(crate) fn heard(&mut self, heard: Heard) -> Result<(), ControlError> {
-        self.ready()?;
-        self.send(&Message::Heard(heard));
+        let expose = Outgoing::of(&Message::Expose(attachment));
+        self.outbox.push_back(expose.with(attachment, RegionKind::Values));
         Ok(())
     }
 
@@ -370,6 +344,8 @@ impl ClientSession {
             (ClientState::Ready, Message::Exposed(exposed)) => self.take_exposed(exposed).map(Some),
             (ClientState::Ready, Message::Notices(notices)) => self.take_notices(notices),
             (ClientState::Ready, Message::WakeSlot(slot)) => self.take_wake_slot(slot),
+            (ClientState::Ready, Message::Subscribers(subscribers)) => self.take_subscribers(subscribers),
+            (ClientState::Ready, Message::LetGo(let_go)) => self.take_let_go(let_go),
             (ClientState::Ready, Message::Detached(detached)) => self.take_detached(detached).map(Some),
             (ClientState::Ready, Message::TopicEnded(ended)) => self.take_topic_ended(ended),
             (ClientState::Ready, Message::End(summary)) => {
@@ -389,6 +365,8 @@ impl ClientSession {
                 | Message::Exposed(_)
                 | Message::Notices(_)
                 | Message::WakeSlot(_)
+                | Message::Subscribers(_)
+                | Message::LetGo(_)
                 | Message::Detached(_)
                 | Message::TopicEnded(_),
             ) => Ok(None),
@@ -463,29 +441,6 @@ impl ClientSession {
         Ok(ClientEvent::Exposed(attachment))
     }
 
-    fn take_notices(&mut self, notices: Notices) -> Result<Option<ClientEvent>, ControlError> {
-        let attachment = notices.attachment;
-        let known = self.asked("Notices", attachment)?;
-        if known.listening != NoticesRequest::Asked {
-            return Err(known.wrong("Notices", attachment));
-        }
-        known.listening = NoticesRequest::Answered;
-        // It crossed the message that detaches.
-        let leaving = matches!(known.step, AttachStep::Detaching);
-        Ok((!leaving).then_some(ClientEvent::Notices(notices)))
-    }
-
-    fn take_wake_slot(&mut self, slot: WakeSlot) -> Result<Option<ClientEvent>, ControlError> {
-        let attachment = slot.attachment;
-        let known = self.asked("WakeSlot", attachment)?;
-        if !std::mem::take(&mut known.awaits_slot) {
-            return Err(known.wrong("WakeSlot", attachment));
-        }
-        // It crossed the message that detaches.
-        let leaving = matches!(known.step, AttachStep::Detaching);
-        Ok((!leaving).then_some(ClientEvent::WakeSlot(slot)))
-    }
-
     fn take_detached(&mut self, detached: Detached) -> Result<ClientEvent, ControlError> {
         let attachment = detached.attachment;
         let known = self.asked("Detached", attachment)?;
@@ -535,6 +490,7 @@ impl ClientSession {
     fn become_last(&mut self, state: ClientState) {
         self.state = state;
         self.listing = None;
+        self.is_listing_subscribers = false;
         self.attachments.clear();
     }
 

@@ -23,26 +23,33 @@ pub(crate) struct Outgoing {
     pub(crate) bytes: Vec<u8>,
     /// The attachment whose region it carries, if any.
     pub(crate) region_of: Option<AttachmentId>,
-    /// What it carries of it.
-    pub(crate) enclosed: Enclosed,
+    /// Which region of the attachment that is.
+    pub(crate) region_kind: RegionKind,
 }
 
-/// What a message carries besides its bytes.
+/// A region that travels with a message about an attachment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Enclosed {
-    /// A repository or a landing region.
+pub(crate) enum RegionKind {
+    /// The repository or the landing region.
     #[default]
-    Region,
-    /// The memory of a wake word.
+    Values,
+    /// The memory of its wake word.
     WakeWord,
-    /// The sending end of a wake socket.
+    /// Its progress slot.
+    Progress,
+    /// The sending end of a wake socket, in place of a region.
     Socket,
 }
 
 impl Outgoing {
     /// Creates a message without a region.
     pub(crate) fn of(message: &Message) -> Self {
-        Self { bytes: encode(message), region_of: None, enclosed: Enclosed::Region }
+        Self { bytes: encode(message), region_of: None, region_kind: RegionKind::default() }
+    }
+
+    /// Sends this region of the attachment with it.
+    pub(super) fn with(self, attachment: AttachmentId, region_kind: RegionKind) -> Self {
+        Self { region_of: Some(attachment), region_kind, ..self }
     }
 }
 
@@ -117,26 +124,38 @@ const fn text_len(max: usize) -> usize {
     size_of::<u64>() + max
 }
 
-/// The largest entry of a page: name, kind, type name, five times u64, twice u32.
+/// The largest entry of a page: name, kind, type name, seven times u64, twice u32, whether a lag is known.
 const TOPIC_ENTRY_LEN_MAX: usize = text_len(limits::TOPIC_NAME_LEN_MAX)
     + size_of::<u32>()
     + text_len(limits::TYPE_NAME_LEN_MAX)
-    + 5 * size_of::<u64>()
-    + 2 * size_of::<u32>();
+    + 7 * size_of::<u64>()
+    + 2 * size_of::<u32>()
+    + size_of::<bool>();
+
+/// The largest description of a subscriber: node, process, delivery, policy, whether it gates, six times u64.
+const SUBSCRIBER_ENTRY_LEN_MAX: usize =
+    text_len(limits::NODE_NAME_LEN_MAX) + 3 * size_of::<u32>() + 2 * size_of::<bool>() + 6 * size_of::<u64>();
+
+/// The largest list of subscribers: whether there is one, the newest sequence, their number, the length of the list, its entries.
+const SUBSCRIBERS_LEN_MAX: usize = size_of::<bool>()
+    + 2 * size_of::<u64>()
+    + size_of::<u32>()
+    + limits::SUBSCRIBERS_LISTED_MAX * SUBSCRIBER_ENTRY_LEN_MAX;
 
 /// The largest page: its length, its entries, and whether more follow.
 const TOPICS_LEN_MAX: usize =
     size_of::<u64>() + limits::DIRECTORY_PAGE_LEN_MAX * TOPIC_ENTRY_LEN_MAX + size_of::<bool>();
 
-/// The largest grant: attachment, topic, kind, epoch, incarnation, geometry, schema, key, address, newest sequence, and the one before the
-/// first value.
+/// The largest grant: attachment, topic, kind, epoch, incarnation, geometry, schema, key, address, newest sequence, the one before the
+/// first value, and the lifespan.
 const GRANTED_LEN_MAX: usize = 2 * size_of::<u32>()
     + 3 * size_of::<u64>()
     + (size_of::<u32>() + 5 * size_of::<u64>())
     + text_len(limits::SCHEMA_LEN_MAX)
-    + 4 * size_of::<u64>();
+    + 5 * size_of::<u64>();
 
 const _: () = assert!(frame::HEADER_LEN + TOPICS_LEN_MAX <= limits::CONTROL_MESSAGE_LEN_MAX);
+const _: () = assert!(frame::HEADER_LEN + SUBSCRIBERS_LEN_MAX <= limits::CONTROL_MESSAGE_LEN_MAX);
 const _: () = assert!(frame::HEADER_LEN + GRANTED_LEN_MAX <= limits::CONTROL_MESSAGE_LEN_MAX);
 
 #[cfg(test)]
@@ -160,19 +179,19 @@ mod tests {
         (
             "Topics",
             "0000000000000001 0000000000000003 612f62 00000000 0000000000000005 51756f7465 \
-             0000000000000007 00000000000003e8 0000000000000064 00000000000000ff 00000002 00000001 \
-             0000000000000040 01",
+             0000000000000007 00000000000003e8 00000000000003e9 0000000000000064 00000000000000ff 00000002 00000001 \
+             01 0000000000000003 0000000000000040 01",
         ),
         (
             "Attach",
             "00000009 0000000000000003 612f62 00000001 01 00000000cafef00d \
-             0000000000000003 0000000000000005 0000000000000007",
+             0000000000000003 0000000000000005 0000000000000007 01 00000001",
         ),
         (
             "Granted",
             "00000009 00000000000000aa 00000000 00000000000000ff 00000000000000ee 00000040 0000000000001000 \
              0000000000000008 0000000000000080 0000000000000000 0000000000000000 0000000000000002 7b7d 0000000000000bad 00007f0000000000 \
-             000000000000002a 0000000000000028",
+             000000000000002a 0000000000000028 00000000000003e8",
         ),
         ("Refused", "00000009 0005 0000000000000005 736d616c6c"),
         ("Expose", "00000009"),
@@ -200,8 +219,17 @@ mod tests {
             "00000009 00000002 00000000000000c4 0102030405060708090a0b0c0d0e0f10 0000000000000003 aabbcc",
         ),
         ("Heard", "0000000000000003 aabbcc 01"),
+        ("ListSubscribers", "0000000000000003 612f62"),
+        (
+            "Subscribers",
+            "01 0000000000000007 00000002 0000000000000002 \
+             0000000000000004 6465736b 00001092 00000000 01 00000001 01 0000000000000005 0000000000000004 \
+             0000000000000001 0000000000000003 0000000000000002 0000000000000006 \
+             0000000000000004 6465736b 00001092 00000001 00",
+        ),
         ("WakeBy", "00000009 00000002 00000007"),
         ("WakeSlot", "00000009 01 00000005"),
+        ("LetGo", "00000009 00000001 0000000000000007"),
     ];
 
     fn body(hex: &str) -> Vec<u8> {
@@ -274,7 +302,7 @@ mod tests {
 
     #[test]
     fn unknown_kinds_are_named() {
-        for kind in [0, 22, u16::MAX] {
+        for kind in [0, 23, u16::MAX] {
             let bytes = Frame { version: VERSION, kind, body: &[] }.emit();
             assert_eq!(decode(&bytes), Err(ControlError::UnknownKind { kind }));
         }

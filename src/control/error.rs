@@ -190,6 +190,8 @@ pub enum RefuseReason {
     TooManyAttachments,
     /// The topic's publisher was dropped in the meantime.
     TopicEnded,
+    /// The topic's publisher does not permit subscribers that hold it up or are disconnected when they are slow.
+    GatingNotPermitted,
     /// The peers share no version of the protocol.
     VersionUnsupported,
     /// A message could not be decoded.
@@ -207,7 +209,7 @@ pub enum RefuseReason {
 }
 
 /// The reasons that this version knows, each with its number in messages, which never changes, and its sentence.
-const KNOWN: [(RefuseReason, u16, &str); 15] = [
+const KNOWN: [(RefuseReason, u16, &str); 16] = [
     (RefuseReason::NoSuchTopic, 1, "it has no such topic"),
     (RefuseReason::SchemaMismatch, 2, "the topic's values have another type"),
     (RefuseReason::DeliveryUnsupported, 3, "the topic does not offer this delivery"),
@@ -217,6 +219,7 @@ const KNOWN: [(RefuseReason, u16, &str); 15] = [
     (RefuseReason::ShuttingDown, 7, "it is shutting down"),
     (RefuseReason::TooManyAttachments, 8, "the session has reached its limit of attachments"),
     (RefuseReason::TopicEnded, 9, "the topic has ended"),
+    (RefuseReason::GatingNotPermitted, 10, "the topic's publisher does not wait for subscribers"),
     (RefuseReason::VersionUnsupported, 32, "its protocol version differs"),
     (RefuseReason::Malformed, 33, "it could not decode a message"),
     (RefuseReason::Unexpected, 34, "a message was out of turn"),
@@ -332,7 +335,8 @@ mod tests {
             RefuseReason::NotPermitted => Some(RefuseReason::ShuttingDown),
             RefuseReason::ShuttingDown => Some(RefuseReason::TooManyAttachments),
             RefuseReason::TooManyAttachments => Some(RefuseReason::TopicEnded),
-            RefuseReason::TopicEnded => Some(RefuseReason::VersionUnsupported),
+            RefuseReason::TopicEnded => Some(RefuseReason::GatingNotPermitted),
+            RefuseReason::GatingNotPermitted => Some(RefuseReason::VersionUnsupported),
             RefuseReason::VersionUnsupported => Some(RefuseReason::Malformed),
             RefuseReason::Malformed => Some(RefuseReason::Unexpected),
             RefuseReason::Unexpected => Some(RefuseReason::TooManySessions),

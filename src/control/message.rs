@@ -11,8 +11,11 @@ pub(crate) use super::attachment::AttachmentId;
 use super::bytes::Bytes;
 use super::error::{ControlError, RefuseReason};
 use super::notices::{Heard, Notices, WakeBy, WakeSlot};
+use super::progress::{LetGo, ListSubscribers, Subscribers};
 use super::text::Text;
-use crate::id::{Delivery, Epoch, Incarnation, Kind, KindOptions, NodeName, Sequence, TopicId, TopicName};
+use crate::id::{
+    Delivery, Epoch, Incarnation, Kind, KindOptions, NodeName, Sequence, SlowPolicy, TopicId, TopicName,
+};
 use crate::layout::GeometryNumbers;
 use crate::limits;
 
@@ -44,8 +47,11 @@ macro_rules! each_message {
             Listen(AttachmentId) = 15,
             Notices(Notices) = 16,
             Heard(Heard) = 17,
+            ListSubscribers(ListSubscribers) = 18,
+            Subscribers(Subscribers) = 19,
             WakeBy(WakeBy) = 20,
             WakeSlot(WakeSlot) = 21,
+            LetGo(LetGo) = 22,
         }
     };
 }
@@ -226,6 +232,8 @@ pub(crate) struct TopicEntry {
     pub(crate) sequence: u64,
     /// Its publish time, nanoseconds since the Unix epoch, 0 if none.
     pub(crate) published_ns: u64,
+    /// The time since then by its node's clock, nanoseconds, 0 if none.
+    pub(crate) published_age_ns: u64,
     /// The age of its node's last heartbeat, nanoseconds.
     pub(crate) heartbeat_age_ns: u64,
     /// Its epoch.
@@ -234,6 +242,8 @@ pub(crate) struct TopicEntry {
     pub(crate) pull_subscribers: u32,
     /// Its push subscribers.
     pub(crate) push_subscribers: u32,
+    /// By how many records the slowest subscriber that reports its progress is behind.
+    pub(crate) lag_max: Option<u64>,
     /// Its largest payload, bytes.
     pub(crate) payload_len_max: u64,
 }
@@ -311,6 +321,9 @@ pub(crate) struct Attach {
     pub(crate) schema_hash: Option<u64>,
     /// The subscription's options for the topic's kind.
     pub(crate) options: KindOptions,
+    /// The subscriber's policy, if it reports its progress: then its progress slot comes with the message. Only logs have one; for
+    /// other kinds it is ignored.
+    pub(crate) progress: Option<SlowPolicy>,
 }
 
 /// Grants an attachment, with everything that the subscriber needs. For pull it carries the repository's region.
@@ -339,6 +352,8 @@ pub(crate) struct Grant {
     pub(crate) newest: Sequence,
     /// The sequence before that of the repository's first value.
     pub(crate) after: Sequence,
+    /// How long its values are valid, nanoseconds; 0 for ever.
+    pub(crate) lifespan_ns: u64,
 }
 
 /// Refuses one attachment, or the landing region exposed for it; the session continues.
@@ -422,7 +437,7 @@ mod tests {
     #[test]
     fn kinds_and_numbers_correspond() {
         let named = (0..=u16::MAX).filter_map(MessageKind::from_number).collect::<Vec<_>>();
-        assert_eq!(named.len(), 19);
+        assert_eq!(named.len(), 22);
         for kind in named {
             assert_eq!(MessageKind::from_number(kind.number()), Some(kind));
         }

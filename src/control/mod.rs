@@ -12,7 +12,9 @@
 //!         <------------------------------- Hello                    or Refuse, and the end
 //!   ListTopics -------------------------->
 //!         <------------------------------- Topics                   a page; ask again while there is more
-//!   Attach ------------------------------>
+//!   ListSubscribers --------------------->
+//!         <------------------------------- Subscribers
+//!   Attach ------------------------------>                          + 1 region if it reports its progress
 //!         <------------------------------- Granted                  + 1 region for pull; or Refused
 //!   Expose + 1 region ------------------->                          push only
 //!         <------------------------------- Exposed                  or Refused; may expose another region
@@ -21,6 +23,7 @@
 //!   WakeBy + 1 socket ------------------->                          to wait for many topics at once
 //!         <------------------------------- WakeSlot
 //!   Heard ------------------------------->                          with a channel: periodically
+//!         <------------------------------- LetGo                    the publisher does not wait for it any more
 //!         <------------------------------- TopicEnded               the publisher of the topic was dropped
 //!   Detach ------------------------------>                          with final counts; also after TopicEnded
 //!         <------------------------------- Detached
@@ -52,18 +55,22 @@ mod error;
 mod frame;
 mod message;
 mod notices;
+mod progress;
 mod server;
 mod text;
 
 pub use error::{ControlError, RefuseReason};
 
-pub(crate) use client::{ClientEvent, ClientSession};
-pub(crate) use codec::Enclosed;
+pub(crate) use client::{AttachOptions, ClientEvent, ClientSession};
+pub(crate) use codec::RegionKind;
 pub(crate) use message::{
     Attach, AttachmentId, Detach, Detached, EndReason, EndSummary, Grant, Identity, Invite, SchemaJson,
     SubscriberCounts, TopicEnded, TopicEntry,
 };
 pub(crate) use notices::{Heard, NoticeChannel, Notices, NoticesBy, TicketBytes, WakeBy, WakeSlot};
+pub(crate) use progress::{
+    LetGo, LetGoReason, ProgressEntry, SubscriberEntries, SubscriberEntry, SubscriberPage,
+};
 pub(crate) use server::{ServerAction, ServerSession};
 pub(crate) use text::Text;
 

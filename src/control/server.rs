@@ -14,19 +14,21 @@
 //! after each call until none is left, and answers those that ask for a decision. The last action of every
 //! session is `Close`.
 
+mod notices;
+mod progress;
 mod step;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroU64;
 
 use self::step::Step;
-use super::codec::{self, Enclosed, Outgoing};
+use super::codec::{self, Outgoing, RegionKind};
 use super::error::{ControlError, RefuseReason};
 use super::message::{
     Attach, AttachmentId, Detach, Detached, EndReason, EndSummary, Grant, Hello, Identity, Invite,
     ListTopics, Message, Page, Refuse, Refused, SubscriberCounts, TopicEnded, TopicEntry, Topics,
 };
-use super::notices::{Heard, Notices, NoticesBy, WakeBy, WakeSlot};
+use super::notices::{Heard, WakeBy};
 use super::text::Text;
 use crate::id::{Delivery, TopicName};
 use crate::limits;
@@ -39,6 +41,8 @@ pub(crate) struct ServerSession {
     state: ServerState,
     /// Whether a request for a page of the directory is unanswered.
     listing: bool,
+    /// Whether a request for the subscribers of a topic is unanswered.
+    is_listing_subscribers: bool,
     attachments: BTreeMap<AttachmentId, Step>,
     /// Attachments that have requested notices.
     listening: BTreeSet<AttachmentId>,
@@ -61,8 +65,10 @@ pub(crate) enum ServerAction {
         /// The last name that the peer knows.
         after: Option<TopicName>,
     },
+    /// Look up the subscribers of this topic, and call [`answer_subscribers`](ServerSession::answer_subscribers).
+    QuerySubscribers(TopicName),
     /// Decide whether the peer may attach, and call [`grant`](ServerSession::grant) or
-    /// [`refuse`](ServerSession::refuse).
+    /// [`refuse`](ServerSession::refuse). With `progress`, the peer's progress slot came with this message.
     Attach(Attach),
     /// Decide whether the region that came with this message is a fit landing region, and call
     /// [`exposed`](ServerSession::exposed) or [`refuse`](ServerSession::refuse).
@@ -112,6 +118,7 @@ impl ServerSession {
             nonce,
             state: ServerState::AwaitHello { deadline_ns: now_ns.saturating_add(limits::HELLO_DEADLINE_NS) },
             listing: false,
+            is_listing_subscribers: false,
             attachments: BTreeMap::new(),
             listening: BTreeSet::new(),
             actions: VecDeque::new(),
@@ -134,7 +141,7 @@ impl ServerSession {
     }
 
     /// Handles a message of the peer, with the number of regions that it carried. The owner drops them unless the next action is
-    /// `Expose` or `WakeBy`.
+    /// `Attach`, `Expose` or `WakeBy`.
     pub(crate) fn on_message(&mut self, bytes: &[u8], regions: usize) {
         if self.room().is_err() {
             return;
@@ -212,13 +219,11 @@ impl ServerSession {
         let attachment = grant.attachment;
         match self.step_mut(attachment)? {
             step @ Step::Attaching(_) => {
-                let region_of = match *step {
-                    Step::Attaching(Delivery::Pull) => Some(attachment),
-                    _ => None,
-                };
+                let is_pull = matches!(*step, Step::Attaching(Delivery::Pull));
                 step.granted();
-                let outgoing = Outgoing { region_of, ..Outgoing::of(&Message::Granted(grant)) };
-                self.actions.push_back(ServerAction::Send(outgoing));
+                let granted = Outgoing::of(&Message::Granted(grant));
+                let granted = if is_pull { granted.with(attachment, RegionKind::Values) } else { granted };
+                self.actions.push_back(ServerAction::Send(granted));
                 Ok(())
             }
             step => Err(step.not_possible(attachment)),
@@ -252,29 +257,6 @@ impl ServerSession {
             step => return Err(step.not_possible(attachment)),
         }
         self.send(&Message::Exposed(attachment));
-        Ok(())
-    }
-
-    /// Answers `Listen`. With a wake word, its memory must be sent with the message. Sends nothing if the peer has detached meanwhile.
-    pub(crate) fn notices(&mut self, attachment: AttachmentId, by: NoticesBy) -> Result<(), ControlError> {
-        self.ready()?;
-        self.step_mut(attachment)?;
-        let region_of = (by == NoticesBy::WakeWord).then_some(attachment);
-        let enclosed = Enclosed::WakeWord;
-        let outgoing = Outgoing::of(&Message::Notices(Notices { attachment, by }));
-        self.actions.push_back(ServerAction::Send(Outgoing { region_of, enclosed, ..outgoing }));
-        Ok(())
-    }
-
-    /// Answers `WakeBy`. Sends nothing if the peer has detached meanwhile.
-    pub(crate) fn wake_slot(
-        &mut self,
-        attachment: AttachmentId,
-        slot: Option<u32>,
-    ) -> Result<(), ControlError> {
-        self.ready()?;
-        self.step_mut(attachment)?;
-        self.send(&Message::WakeSlot(WakeSlot { attachment, slot }));
         Ok(())
     }
 
@@ -354,6 +336,7 @@ impl ServerSession {
                 Ok(())
             }
             (ServerState::Ready, Message::ListTopics(list)) => self.take_list(list),
+            (ServerState::Ready, Message::ListSubscribers(list)) => self.take_list_subscribers(list.topic),
             (ServerState::Ready, Message::Attach(attach)) => self.take_attach(attach),
             (ServerState::Ready, Message::Expose(expose)) => self.take_expose(expose),
             (ServerState::Ready, Message::Listen(listen)) => self.take_listen(listen),
@@ -376,6 +359,7 @@ impl ServerSession {
             (
                 ServerState::Ending { .. },
                 Message::ListTopics(_)
+                | Message::ListSubscribers(_)
                 | Message::Attach(_)
                 | Message::Expose(_)
                 | Message::Listen(_)
@@ -441,50 +425,6 @@ impl ServerSession {
         Ok(())
     }
 
-    fn take_listen(&mut self, attachment: AttachmentId) -> Result<(), ControlError> {
-        match self.attachments.get(&attachment) {
-            Some(Step::Granted(_) | Step::Exposed | Step::TopicEnded { .. })
-                if !self.listening.insert(attachment) =>
-            {
-                let state = "already subscribed to notices";
-                Err(ControlError::WrongAttachment { message: "Listen", attachment: attachment.get(), state })
-            }
-            Some(Step::Granted(_) | Step::Exposed) => {
-                self.actions.push_back(ServerAction::Listen(attachment));
-                Ok(())
-            }
-            // The two messages crossed.
-            Some(Step::TopicEnded { .. }) => {
-                self.send(&Message::Notices(Notices { attachment, by: NoticesBy::Nothing }));
-                Ok(())
-            }
-            Some(step) => Err(step.wrong("Listen", attachment)),
-            None => Err(unknown("Listen", attachment)),
-        }
-    }
-
-    fn take_wake_by(&mut self, wake_by: WakeBy) -> Result<(), ControlError> {
-        let attachment = wake_by.attachment;
-        let is_listening = self.listening.contains(&attachment);
-        match self.attachments.get(&attachment) {
-            Some(Step::Granted(_) | Step::Exposed) if is_listening => {
-                self.actions.push_back(ServerAction::WakeBy(wake_by));
-                Ok(())
-            }
-            // The two messages crossed.
-            Some(Step::TopicEnded { .. }) => {
-                self.send(&Message::WakeSlot(WakeSlot { attachment, slot: None }));
-                Ok(())
-            }
-            Some(Step::Granted(_) | Step::Exposed) => {
-                let state = "not subscribed to notices";
-                Err(ControlError::WrongAttachment { message: "WakeBy", attachment: attachment.get(), state })
-            }
-            Some(step) => Err(step.wrong("WakeBy", attachment)),
-            None => Err(unknown("WakeBy", attachment)),
-        }
-    }
-
     fn remove(&mut self, attachment: AttachmentId) {
         self.attachments.remove(&attachment);
         self.listening.remove(&attachment);
@@ -531,7 +471,7 @@ impl ServerSession {
     fn close(&mut self, result: Result<EndSummary, ControlError>) {
         if self.state != ServerState::Ended {
             self.state = ServerState::Ended;
-            self.listing = false;
+            (self.listing, self.is_listing_subscribers) = (false, false);
             self.attachments.clear();
             self.listening.clear();
             self.actions.push_back(ServerAction::Close { result });
@@ -580,8 +520,11 @@ fn unknown(message: &'static str, attachment: AttachmentId) -> ControlError {
 }
 
 fn check_regions(message: &Message, found: usize) -> Result<(), ControlError> {
-    let carries = matches!(message, Message::Expose(_) | Message::WakeBy(_));
-    let expected = if carries { limits::MESSAGE_REGIONS_MAX } else { 0 };
+    let expected = match message {
+        Message::Attach(attach) if attach.progress.is_some() => limits::MESSAGE_REGIONS_MAX,
+        Message::Expose(_) | Message::WakeBy(_) => limits::MESSAGE_REGIONS_MAX,
+        _ => 0,
+    };
     message.check_regions(expected, found)
 }
 

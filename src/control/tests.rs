@@ -4,6 +4,7 @@ mod attachments;
 mod endings;
 mod invitations;
 mod notices;
+mod progress;
 mod random;
 mod refusals;
 pub(crate) mod sample;
@@ -114,6 +115,10 @@ impl Pair {
                 let entries = entries.map(|(_, entry)| entry.clone()).collect();
                 self.server.answer_topics(entries, false).unwrap();
             }
+            ServerAction::QuerySubscribers(ref topic) => {
+                let found = self.topics.contains_key(topic).then(sample::subscribers);
+                self.server.answer_subscribers(found).unwrap();
+            }
             ServerAction::Attach(ref attach) => match self.topics.get(&attach.topic) {
                 Some(entry) => {
                     self.server.grant(grant_of(attach.attachment, &entry.name)).unwrap();
@@ -213,6 +218,7 @@ fn an_unserved_session_stays_bounded() {
             delivery: Delivery::Pull,
             schema_hash: None,
             options: KindOptions::default(),
+            progress: None,
         };
         server.on_message(&codec::encode(&Message::Attach(attach)), 0);
     }

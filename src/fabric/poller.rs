@@ -30,6 +30,8 @@ pub(crate) enum Interest {
     Read,
     /// Readable, closed, broken or writable.
     ReadOrWrite,
+    /// Readable, closed or broken, reported once. Watching it again asks for one more report; its handle may be closed, or another one.
+    ReadOnce,
 }
 
 impl Interest {
@@ -37,6 +39,7 @@ impl Interest {
         match self {
             Self::Read => epoll::EventFlags::IN,
             Self::ReadOrWrite => epoll::EventFlags::IN | epoll::EventFlags::OUT,
+            Self::ReadOnce => epoll::EventFlags::IN | epoll::EventFlags::ONESHOT,
         }
     }
 }
@@ -60,10 +63,14 @@ impl Poller {
         let known = watched.get(&key).copied();
         let data = epoll::EventData::new_u64(key);
         match (known, interest) {
-            (known, interest) if known == interest => return Ok(()),
+            (known, interest) if known == interest && interest != Some(Interest::ReadOnce) => return Ok(()),
             (_, None) => epoll::delete(&self.epoll, handle),
             (None, Some(interest)) => epoll::add(&self.epoll, handle, data, interest.flags()),
-            (Some(_), Some(interest)) => epoll::modify(&self.epoll, handle, data, interest.flags()),
+            (Some(_), Some(interest)) => match epoll::modify(&self.epoll, handle, data, interest.flags()) {
+                // The handle before was closed.
+                Err(Errno::NOENT) => epoll::add(&self.epoll, handle, data, interest.flags()),
+                modified => modified,
+            },
         }
         .map_err(FabricError::system(WAIT))?;
         match interest {
@@ -71,6 +78,11 @@ impl Poller {
             Some(interest) => watched.insert(key, interest),
         };
         Ok(())
+    }
+
+    /// Forgets a handle that was closed.
+    pub(crate) fn forget(&self, key: u64) {
+        self.watched.lock().remove(&key);
     }
 
     /// Readable while a handle is ready.

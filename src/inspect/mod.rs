@@ -63,12 +63,14 @@ pub struct TopicReport {
     pub held: Vec<Fact>,
     /// When its newest value was published, nanoseconds since the Unix epoch; `None` for never.
     pub published_ns: Option<u64>,
-    /// How long ago that was, nanoseconds, by this host's clock; off by the difference between the clocks of two hosts.
+    /// How long ago that was, nanoseconds, by the [clock](crate::PublisherClock) of the publisher.
     pub age_ns: Option<u64>,
     /// When its publisher's node last showed that it is alive, nanoseconds since the Unix epoch.
     pub heartbeat_ns: u64,
-    /// How long ago that was, nanoseconds, by this host's clock.
+    /// How long ago that was, nanoseconds, by the same clock.
     pub heartbeat_age_ns: u64,
+    /// How long its values are valid, nanoseconds; `None` for ever.
+    pub lifespan_ns: Option<u64>,
     /// Its incarnation. Serialised as 16 hexadecimal digits.
     #[serde(serialize_with = "as_text")]
     pub epoch: Epoch,
@@ -165,8 +167,8 @@ impl TopicReport {
         // Acquire: pairs with the Release store of the newest sequence in `StateWriter::close_slot`.
         let sequence = Sequence::new(region.load_acquire(HOT_SEQUENCE));
         let published_ns = Some(region.load(HOT_PUBLISHED)).filter(|published_ns| *published_ns != 0);
-        let now_ns = subscription.clock.realtime_ns();
-        let heartbeat_age_ns = now_ns.saturating_sub(heartbeat_ns);
+        let clock = subscription.publisher_clock();
+        let age_ns = |published_ns| u64::try_from(clock.age_ns(published_ns)).unwrap_or(0);
         let counters = metrics::read(region, COUNTERS_OFFSET, COUNTERS_LEN);
         let valued = |unit| counters.iter().find(|counter| counter.unit == unit).map(|counter| counter.value);
         let process = valued(Unit::Process).and_then(|process| u32::try_from(process).ok());
@@ -184,9 +186,10 @@ impl TopicReport {
             sequence,
             held: geometry.held(region),
             published_ns,
-            age_ns: published_ns.map(|published_ns| now_ns.saturating_sub(published_ns)),
+            age_ns: published_ns.map(age_ns),
             heartbeat_ns,
-            heartbeat_age_ns,
+            heartbeat_age_ns: age_ns(heartbeat_ns),
+            lifespan_ns: Some(granted.lifespan_ns).filter(|lifespan_ns| *lifespan_ns != 0),
             epoch: line.epoch,
             topic_id: line.topic,
             process,

@@ -38,7 +38,7 @@ pub(crate) const HOT_EPOCH: usize = HOT_HEARTBEAT + WORD;
 pub(crate) const HOT_PUBLISHED: usize = HOT_EPOCH + WORD;
 /// The offset of the part of the hot line that depends on the kind.
 pub(crate) const HOT_KIND_REST: usize = HOT_PUBLISHED + WORD;
-/// The offset of the counters, after a spare line.
+/// The offset of the counters, after the clock line.
 pub(crate) const COUNTERS_OFFSET: usize = HOT_OFFSET + 2 * LINE;
 /// Bytes of the counters.
 pub(crate) const COUNTERS_LEN: usize = 32 * LINE;

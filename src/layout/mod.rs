@@ -8,18 +8,20 @@
 //! ```text
 //! 0x000  static header  identity and geometry, never changes         (header)
 //! 0x080  hot line       newest sequence, heartbeat                   (header)
-//! 0x0c0  spare line     zero
+//! 0x0c0  clock line     how times follow from the host's monotonic clock   (clock)
 //! 0x100  counters       32 described lines of 64 bytes               (module metrics)
 //! 0x900  slots          state: a ring of slots                       (state)
 //!        records        log: an index, then a ring of framed records (log)
 //!        cells          table: pages, versions, cells (table)
 //! ```
 
+pub(crate) mod clock;
 mod geometry;
 pub(crate) mod header;
 pub(crate) mod log;
 pub(crate) mod notice;
 mod numbers;
+pub(crate) mod progress;
 pub(crate) mod state;
 pub(crate) mod table;
 

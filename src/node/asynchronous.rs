@@ -132,8 +132,8 @@ where
     ///
     /// Those of [`Self::open`], and [`SubscriberError::Runtime`] without a runtime, or if it shuts down.
     pub async fn open_async(self) -> Result<Persistent<S>, SubscriberError> {
-        let (node, opening) = self.0.opening()?;
-        open(node, move |node| persistent(node, opening)).await
+        let (node, deadline, opening) = self.opening()?;
+        open(node, move |node| Ok(persistent(node, opening)?.expect_within(deadline))).await
     }
 }
 
@@ -169,8 +169,9 @@ where
     ///
     /// Those of [`Self::open`], and [`SubscriberError::Runtime`] without a runtime, or if it shuts down.
     pub async fn open_async(self) -> Result<FeedSubscriber<K, R, V>, SubscriberError> {
+        let deadline = self.deadline_set();
         let (node, opening) = self.opening()?;
-        open(node, move |node| opening.open(node)).await
+        open(node, move |node| Ok(opening.open(node)?.expect_within(deadline))).await
     }
 }
 
@@ -186,8 +187,9 @@ where
     ///
     /// Those of [`Self::open`], and [`SubscriberError::Runtime`] without a runtime, or if it shuts down.
     pub async fn open_async(self) -> Result<Persistent<FeedSubscriber<K, R, V>>, SubscriberError> {
+        let deadline = self.0.deadline_set();
         let (node, opening) = self.0.opening()?;
-        open(node, move |node| persistent(node, opening)).await
+        open(node, move |node| Ok(persistent(node, opening)?.expect_within(deadline))).await
     }
 }
 

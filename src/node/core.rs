@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::topics::{Reserved, Topics};
 use crate::chain::ErrorChain;
-use crate::clock::Clock;
+use crate::clock::{Clock, Timekeeper};
 use crate::control::{ControlError, Identity};
 use crate::event::{Event, EventSink};
 use crate::fabric::{Address, Connection, Fabric, FabricError, Intent, KeyedWaker, WakeQueue, Worker};
@@ -20,6 +20,8 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct NodeCore {
     pub(crate) fabric: Arc<dyn Fabric>,
     pub(crate) clock: Arc<dyn Clock>,
+    /// Gives its time stamps.
+    pub(crate) time: Arc<Timekeeper>,
     events: Arc<dyn EventSink>,
     pub(crate) identity: Identity,
     /// Where others find this node.
@@ -48,9 +50,11 @@ impl NodeCore {
         addresses: Vec<Address>,
     ) -> Result<Self, FabricError> {
         let queue = Arc::new(WakeQueue::new()?);
+        let time = Arc::new(Timekeeper::new(Arc::clone(&clock)));
         Ok(Self {
             fabric,
             clock,
+            time,
             events,
             identity,
             addresses,
@@ -122,7 +126,11 @@ impl NodeCore {
     /// Reserves a topic's name.
     pub(super) fn reserve(&self, name: &TopicName) -> Result<Reserved<'_>, PublisherError> {
         self.check_runs().map_err(|_| PublisherError::NodeFailed)?;
-        self.topics.reserve(name, self.keyed_waker())
+        let reserved = self.topics.reserve(name, self.keyed_waker())?;
+        if reserved.is_first() {
+            self.time.restart();
+        }
+        Ok(reserved)
     }
 
     /// The topic of this name, if its publisher has not been dropped.

@@ -3,8 +3,9 @@ use std::convert::Infallible;
 use super::core::NodeCore;
 use super::link::LinkError;
 use super::links::Links;
+use crate::clock::Timekeeper;
 use crate::control::{ControlError, Identity, Text, TopicEntry};
-use crate::fabric::{Address, AddressError, FabricError, NodeListing};
+use crate::fabric::{Address, AddressError, FabricError, NodeListing, Target};
 use crate::id::{Epoch, Kind, NodeName, Sequence, TopicName};
 use crate::limits;
 use crate::publisher::PublishedTopic;
@@ -39,6 +40,8 @@ pub struct TopicListing {
     pub sequence: Sequence,
     /// When that was published, nanoseconds since the Unix epoch; 0 for never.
     pub published_ns: u64,
+    /// How long ago that was, nanoseconds, by the clock of its host, whatever was set there; `None` for never.
+    pub age_ns: Option<u64>,
     /// How long ago its node last showed that it is alive, nanoseconds.
     pub heartbeat_age_ns: u64,
     /// Its incarnation.
@@ -47,6 +50,9 @@ pub struct TopicListing {
     pub pull_subscribers: u32,
     /// Push subscribers, to which it is written.
     pub push_subscribers: u32,
+    /// By how many records the slowest subscriber that [reports its progress](crate::SubscriberBuilder::progress) is behind; `None` if none
+    /// does.
+    pub lag_max: Option<u64>,
     /// Its largest payload, bytes.
     pub payload_len_max: u64,
 }
@@ -61,6 +67,12 @@ pub enum DirectoryError {
     /// The fabric failed: no such node, or no runtime directory.
     #[error(transparent)]
     Fabric(#[from] FabricError),
+    /// The node publishes no such topic.
+    #[error("there is no topic {target}: see `fabricast list`, or start its publisher")]
+    NoSuchTopic {
+        /// The topic.
+        target: Target,
+    },
     /// The session with the node failed.
     #[error("the node at {address} does not answer")]
     Session {
@@ -113,27 +125,32 @@ fn listing(entry: TopicEntry) -> TopicListing {
         type_name: entry.type_name.as_str().to_owned(),
         sequence: Sequence::new(entry.sequence),
         published_ns: entry.published_ns,
+        age_ns: (entry.published_ns != 0).then_some(entry.published_age_ns),
         heartbeat_age_ns: entry.heartbeat_age_ns,
         epoch: entry.epoch,
         pull_subscribers: entry.pull_subscribers,
         push_subscribers: entry.push_subscribers,
+        lag_max: entry.lag_max,
         payload_len_max: entry.payload_len_max,
     }
 }
 
 /// The directory entry of a topic.
-pub(super) fn entry(topic: &PublishedTopic, now_ns: u64) -> TopicEntry {
+pub(super) fn entry(topic: &PublishedTopic, time: &Timekeeper) -> TopicEntry {
     let count = |gauge: &crate::metrics::Gauge| u32::try_from(gauge.value()).unwrap_or(u32::MAX);
+    let published_ns = topic.published_ns();
     TopicEntry {
         name: topic.name.clone(),
         kind: topic.kind(),
         type_name: Text::cut(topic.schema.type_name()),
         sequence: topic.newest().get(),
-        published_ns: topic.published_ns(),
-        heartbeat_age_ns: now_ns.saturating_sub(topic.heartbeat_ns()),
+        published_ns,
+        published_age_ns: if published_ns == 0 { 0 } else { time.age_ns(published_ns) },
+        heartbeat_age_ns: time.age_ns(topic.heartbeat_ns()),
         epoch: topic.epoch,
         pull_subscribers: count(&topic.pull_subscribers),
         push_subscribers: count(&topic.push_subscribers),
+        lag_max: topic.subscribers.lag_max(topic.newest()),
         payload_len_max: topic.geometry.payload_len_max() as u64,
     }
 }

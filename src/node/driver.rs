@@ -279,7 +279,7 @@ impl Driver {
             self.shared.core.tell(&Event::Trouble { what: ErrorChain(&error).to_string() });
             let _ = link.abandon(ControlError::Broken { why: ErrorChain(&error).to_string() });
         }
-        if let Some(event) = link.take_event() {
+        while let Some(event) = link.take_event() {
             self.shared.core.tell(&event);
         }
         if self.invited.get(&key).is_some_and(|backlog| !backlog.tend(&self.shared.core, key)) {
@@ -302,7 +302,7 @@ impl Driver {
         let beat = beat && !self.tending.is_empty();
         if beat {
             self.beaten_ns = Some(now_ns);
-            self.tending.beat(core.clock.realtime_ns());
+            self.tending.beat(core);
         } else if self.tending.is_empty() {
             self.beaten_ns = None;
         }

@@ -11,8 +11,8 @@ use super::persistent::{Reopen, persistent};
 use super::terms::Terms;
 use super::{Node, PublisherBuilder, SubscriberBuilder};
 use crate::fabric::Target;
-use crate::id::{Delivery, Epoch};
-use crate::publisher::{FeedPublisher, LenLimit, PublisherError, fresh_incarnation};
+use crate::id::{Delivery, Epoch, SlowPolicy};
+use crate::publisher::{FeedPublisher, Gating, LenLimit, PublisherError, fresh_incarnation};
 use crate::repository::feed::FeedRecord;
 use crate::repository::log::{LogStart, LogTopic};
 use crate::repository::table::TableTopic;
@@ -104,6 +104,12 @@ where
         Self { log: self.log.capacity(log_capacity), ..self }
     }
 
+    /// Permits subscribers that the publisher waits for, or disconnects, before it overwrites records that they have not read: see
+    /// [`PublisherBuilder::gating`]. Adding a record to an event waits, not the commit. The table conflates: nobody holds it up.
+    pub fn gating(self, gating: Gating) -> Self {
+        Self { log: self.log.gating(gating), ..self }
+    }
+
     /// Gives an example value for types that validate their values: see [`PublisherBuilder::sample`].
     pub fn sample(self, sample: impl Into<String>) -> Self {
         let sample = sample.into();
@@ -175,6 +181,22 @@ where
         Self { settings: self.settings.notices(), ..self }
     }
 
+    /// Sets what happens when this subscriber reads more slowly than the publisher publishes: see
+    /// [`slow`](SubscriberBuilder::slow) of a log. With [`SlowPolicy::Block`] it receives every record of every key. One that
+    /// receives [values only](Self::conflate) cannot fall behind, and ignores it.
+    pub fn slow(self, policy: SlowPolicy) -> Self {
+        let mut settings = self.settings;
+        settings.terms.slow = policy;
+        Self { settings, ..self }
+    }
+
+    /// Reports how far this subscriber is in the records: see [`progress`](SubscriberBuilder::progress) of a log.
+    pub fn progress(self) -> Self {
+        let mut settings = self.settings;
+        settings.terms.progress = true;
+        Self { settings, ..self }
+    }
+
     /// Receives values instead of records: of each key that has changed the newest value, once in this interval. The subscriber then
     /// reads the table only, at its own pace, and cannot fall behind. The values of one interval need not be of one event. The record
     /// type is not checked, because the subscriber does not attach to the log.
@@ -204,6 +226,11 @@ where
         Self { interval: Some(interval), ..self }
     }
 
+    /// Sets a deadline for the next update or event: see [`SubscriberBuilder::deadline`].
+    pub fn deadline(self, deadline: Duration) -> Self {
+        Self { settings: self.settings.deadline(deadline), ..self }
+    }
+
     /// Sets how long each answer of the publisher's node may take: see [`SubscriberBuilder::timeout`].
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { settings: self.settings.timeout(timeout), ..self }
@@ -228,8 +255,9 @@ where
     /// Those of [`SubscriberBuilder::open`], for the feed's name, or that name and `/table`. [`GrantError::Incarnation`] if the two
     /// are not of one feed.
     pub fn open(self) -> Result<FeedSubscriber<K, R, V>, SubscriberError> {
+        let deadline = self.deadline_set();
         let (node, opening) = self.opening()?;
-        opening.open(node)
+        Ok(opening.open(node)?.expect_within(deadline))
     }
 
     /// Makes the subscriber outlive its publishers: see [`Persistent`]. The settings apply to each of its
@@ -238,8 +266,15 @@ where
         PersistentFeedBuilder(self)
     }
 
+    /// The deadline that was set.
+    pub(super) fn deadline_set(&self) -> Option<Duration> {
+        self.settings.terms.deadline
+    }
+
     pub(super) fn opening(self) -> Result<(&'a Node, FeedReopening<K, R, V>), SubscriberError> {
-        let Self { settings: SubscriberBuilder { node, place, terms, samples, .. }, interval, .. } = self;
+        let Self { settings: SubscriberBuilder { node, place, mut terms, samples, .. }, interval, .. } = self;
+        // It is one of the feed, not of its parts.
+        terms.deadline = None;
         let log = place?;
         let table = Target { address: log.address.clone(), topic: table_of(log.topic.as_str()).parse()? };
         let types = PhantomData;
@@ -271,8 +306,9 @@ where
     ///
     /// Those of [`FeedSubscriberBuilder::open`] for which another attempt makes no sense: see [`SubscriberError::is_transient`].
     pub fn open(self) -> Result<Persistent<FeedSubscriber<K, R, V>>, SubscriberError> {
+        let deadline = self.0.deadline_set();
         let (node, opening) = self.0.opening()?;
-        persistent(node, opening)
+        Ok(persistent(node, opening)?.expect_within(deadline))
     }
 }
 
@@ -368,7 +404,8 @@ where
         let Self { log, terms, samples, start, .. } = self;
         for _ in 0..ATTEMPTS_MAX {
             // The log first: it has every record after the cut that the table is read for.
-            let builder = one::<LogSubscriber<FeedRecord<K, R>>, _>(node, log, *terms, samples);
+            let mut builder = one::<LogSubscriber<FeedRecord<K, R>>, _>(node, log, *terms, samples);
+            (builder.terms.slow, builder.terms.progress) = (terms.slow, terms.progress);
             let records = builder.start(*start).open()?;
             let values = self.open_table(node)?;
             // Otherwise the publisher was replaced meanwhile.
@@ -380,7 +417,7 @@ where
     }
 }
 
-/// A subscriber of the log or the table.
+/// A subscriber of the log or the table, which nobody waits for.
 fn one<'a, S: Subscribed, O>(
     node: &'a Node,
     target: &Target,

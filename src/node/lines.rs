@@ -70,13 +70,14 @@ where
 
     /// Returns what it takes to open the subscriber, without the builder.
     pub(super) fn opening(self) -> Result<(&'a Node, LinesOpening<TopicReopening<S>>), SubscriberError> {
-        let Self { builder: SubscriberBuilder { node, place, terms, samples, .. }, others, gap_timeout } =
-            self;
+        let Self { builder, others, gap_timeout } = self;
+        let SubscriberBuilder { node, place, mut terms, samples, .. } = builder;
+        let deadline = terms.deadline.take();
         let targets = checked(std::iter::once(place).chain(others))?;
         let begins_ahead = terms.options.begins_with_newest();
         let opening = |target| TopicReopening::<S> { target, terms, samples: samples.clone() };
         let lines = targets.into_iter().map(opening).collect();
-        Ok((node, LinesOpening { lines, begins_ahead, gap_timeout }))
+        Ok((node, LinesOpening { lines, begins_ahead, gap_timeout, deadline }))
     }
 }
 
@@ -85,21 +86,24 @@ pub(super) struct LinesOpening<O> {
     lines: Vec<O>,
     begins_ahead: bool,
     gap_timeout: Duration,
+    /// Of all lines together.
+    deadline: Option<Duration>,
 }
 
 impl<O: Reopen<Handle: LineSource>> LinesOpening<O> {
-    fn open_set(self, node: &Node) -> Result<LineSet<O::Handle>, SubscriberError> {
-        let Self { lines, begins_ahead, gap_timeout } = self;
+    fn open_set(self, node: &Node) -> Result<(LineSet<O::Handle>, Option<Duration>), SubscriberError> {
+        let Self { lines, begins_ahead, gap_timeout, deadline } = self;
         let lines = persistent_lines(node, lines)?;
         let clock = Arc::clone(&node.core().clock);
-        Ok(LineSet::new(lines, clock, (begins_ahead, gap_timeout)))
+        Ok((LineSet::new(lines, clock, (begins_ahead, gap_timeout)), deadline))
     }
 }
 
 impl<O: Reopen<Handle: Arbitrated>> LinesOpening<O> {
     /// Opens a subscriber of a topic. Blocks.
     pub(super) fn open(self, node: &Node) -> Result<Lines<O::Handle>, SubscriberError> {
-        self.open_set(node).map(Lines::new)
+        let (set, deadline) = self.open_set(node)?;
+        Ok(Lines::new(set, deadline))
     }
 }
 
@@ -167,6 +171,7 @@ where
         self,
     ) -> Result<(&'a Node, LinesOpening<FeedLineReopening<K, R, V>>), SubscriberError> {
         let Self { builder, others, gap_timeout } = self;
+        let deadline = builder.deadline_set();
         let (node, first) = builder.opening()?;
         if first.is_conflated() {
             return Err(SubscriberError::Conflated);
@@ -174,7 +179,7 @@ where
         let targets = checked(std::iter::once(Ok(first.target().clone())).chain(others))?;
         let lines = targets.into_iter().map(|target| Ok(FeedLineReopening(first.at(target)?)));
         let lines = lines.collect::<Result<_, SubscriberError>>()?;
-        Ok((node, LinesOpening { lines, begins_ahead: true, gap_timeout }))
+        Ok((node, LinesOpening { lines, begins_ahead: true, gap_timeout, deadline }))
     }
 }
 
@@ -186,7 +191,8 @@ where
 {
     /// Opens a subscriber of a feed. Blocks.
     pub(super) fn open_feed(self, node: &Node) -> Result<FeedLines<K, R, V>, SubscriberError> {
-        self.open_set(node).map(FeedLines::new)
+        let (set, deadline) = self.open_set(node)?;
+        Ok(FeedLines::new(set, deadline))
     }
 }
 

@@ -1,32 +1,37 @@
+mod attached;
 mod attachment;
+mod ended;
 mod hanging;
 mod membership;
+mod progress;
 mod pulse;
 mod waiting;
 mod waking;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use self::attached::Attached;
+pub(super) use self::attached::{Answer, Request};
 use self::membership::ChannelMembership;
 use self::pulse::Pulse;
 use self::waking::WakeSockets;
 use super::core::NodeCore;
-use super::outbox::{Enclosure, Outbox};
+use super::outbox::Outbox;
 use crate::chain::ErrorChain;
 use crate::control::{
-    AttachmentId, ClientEvent, ClientSession, ControlError, Detached, Enclosed, EndReason, Grant, Identity,
-    Notices, NoticesBy, RefuseReason, SubscriberCounts, TopicEnded, TopicEntry, WakeSlot,
+    AttachmentId, ClientEvent, ClientSession, ControlError, Detached, EndReason, Identity, Notices,
+    SubscriberCounts, SubscriberPage, TopicEnded, TopicEntry, WakeSlot,
 };
 use crate::event::Event;
-use crate::fabric::{Address, Connection, FabricError, KeyedWaker, Offer, Received, Registration};
-use crate::id::{Delivery, KindOptions, Sequence, TopicName};
+use crate::fabric::{Address, Connection, FabricError, KeyedWaker, Offer, Received};
+use crate::id::{Delivery, Sequence};
 use crate::limits;
 use crate::subscriber::TopicEnd;
-use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use crate::sync::atomic::AtomicU32;
 
 /// A session in which this node subscribes. The node's thread shares it with all subscriptions to a peer that this node dialled.
 #[derive(Debug)]
@@ -58,6 +63,13 @@ struct LinkState {
     listing: Option<Ticket>,
     ticket_next: Ticket,
     page: Option<(Vec<TopicEntry>, bool)>,
+    /// The request that owns the list of subscribers, and the answer.
+    listing_subscribers: Option<Ticket>,
+    subscribers: Option<Option<SubscriberPage>>,
+    /// When to show the peer again that this node runs, ns; 0 for at once.
+    life_due_ns: u64,
+    /// Events to report.
+    told: VecDeque<Event>,
     /// The channel of notices that it has joined.
     membership: Option<ChannelMembership>,
     /// The wake sockets of its subscribers' waiters.
@@ -80,49 +92,6 @@ struct LinkState {
 /// Identifies one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ticket(u64);
-
-/// One attachment of a link.
-#[derive(Debug)]
-pub(super) struct Attached {
-    ended: AtomicBool,
-    delivery: Delivery,
-    /// The topic ended some time ago: reading must stop.
-    shut: AtomicBool,
-    inbox: Mutex<Inbox>,
-}
-
-#[derive(Debug, Default)]
-struct Inbox {
-    answer: Option<Answer>,
-    end: Option<TopicEnd>,
-    /// The landing region, to be sent, and kept while the publisher may write it.
-    landing: Option<Arc<Registration>>,
-    /// The sending end of its waiter's wake socket, to be sent.
-    socket: Option<Arc<OwnedFd>>,
-    /// Wakes its waiter.
-    waker: Option<KeyedWaker>,
-    /// Its subscriber left before the answer: detach then, with these counts.
-    leaving: Option<SubscriberCounts>,
-}
-
-/// A request to a publisher.
-#[derive(Debug)]
-pub(super) struct Request {
-    pub(super) topic: TopicName,
-    pub(super) delivery: Delivery,
-    pub(super) schema_hash: Option<u64>,
-    pub(super) options: KindOptions,
-}
-
-/// A publisher's answer.
-#[derive(Debug)]
-pub(super) enum Answer {
-    Granted { grant: Grant, offer: Option<Box<dyn Offer>> },
-    Exposed,
-    Notices { by: NoticesBy, offer: Option<Box<dyn Offer>> },
-    WakeSlot(Option<u32>),
-    Refused { reason: RefuseReason, text: String },
-}
 
 /// A subscription's handle of its attachment. The fields drop in this order.
 #[derive(Debug)]
@@ -221,6 +190,10 @@ impl Link {
                 listing: None,
                 ticket_next: Ticket(0),
                 page: None,
+                listing_subscribers: None,
+                subscribers: None,
+                life_due_ns: 0,
+                told: VecDeque::new(),
                 membership: None,
                 wake_sockets: WakeSockets::default(),
                 pulse: Pulse::default(),
@@ -330,9 +303,10 @@ impl Link {
         }
     }
 
-    /// The event that the peer's node hangs, or does not any more.
+    /// An event to report: the peer's node hangs, or does not any more, or has let a subscriber go.
     pub(super) fn take_event(&self) -> Option<Event> {
-        self.state.try_lock()?.take_pulse_event()
+        let mut state = self.state.try_lock()?;
+        state.told.pop_front().or_else(|| state.take_pulse_event())
     }
 
     /// When a turn is due even if the peer does nothing.
@@ -346,23 +320,6 @@ impl LinkUse {
     /// A use of this session.
     pub(super) fn new(link: &Arc<Link>) -> Self {
         Self { link: Arc::clone(link), _parting: Parting(link.waker.clone()) }
-    }
-
-    /// Requests a topic.
-    pub(super) fn attach(
-        &self,
-        node: Arc<dyn std::any::Any + Send + Sync>,
-        request: Request,
-    ) -> Result<LinkAttachment, LinkError> {
-        let Request { topic, delivery, schema_hash, options } = request;
-        let (ended, shut) = (AtomicBool::new(false), AtomicBool::new(false));
-        let attached = Arc::new(Attached { ended, delivery, shut, inbox: Mutex::default() });
-        let mut state = self.state.lock();
-        let asked = state.session.attach(topic, delivery, schema_hash, options);
-        let id = asked.map_err(|error| state.explain(error))?;
-        state.attachments.insert(id, Arc::clone(&attached));
-        drop(state);
-        Ok(LinkAttachment { link: self.clone(), id, attached, _node: node })
     }
 }
 
@@ -382,7 +339,8 @@ impl LinkState {
         let ended_ns = self.ended.iter().map(|(id, since_ns)| self.ended_due_ns(*id, *since_ns)).min();
         let deadlines =
             [self.session.deadline_ns().or(unused_ns), membership_ns, ended_ns, self.pulse_due_ns()];
-        deadlines.into_iter().flatten().min()
+        let deadlines = deadlines.into_iter().chain([self.life_due_ns()]);
+        deadlines.flatten().min()
     }
 
     fn is_ready(&self) -> bool {
@@ -409,32 +367,8 @@ impl LinkState {
         }
         self.tend_ended(now_ns);
         self.check_pulse(now_ns);
+        self.show_life(now_ns);
         self.flush();
-    }
-
-    /// Stops reading from topics that ended some time ago, and then detaches from them: the publisher revokes their memory, and a
-    /// READ of revoked memory would end the session for all attachments.
-    fn tend_ended(&mut self, now_ns: u64) {
-        let mut ended = std::mem::take(&mut self.ended);
-        ended.retain(|(id, since_ns)| {
-            let Some(attached) = self.attachments.get(id) else { return false };
-            let elapsed_ns = now_ns.saturating_sub(*since_ns);
-            if elapsed_ns >= limits::ENDED_FETCH_NS {
-                attached.shut.store(true, Ordering::Release);
-            }
-            let is_over = elapsed_ns >= limits::ENDED_DETACH_NS;
-            if is_over {
-                self.leave(*id, SubscriberCounts::default());
-            }
-            !is_over
-        });
-        self.ended = ended;
-    }
-
-    /// When the attachment to an ended topic is due next.
-    fn ended_due_ns(&self, id: AttachmentId, since_ns: u64) -> u64 {
-        let is_shut = self.attachments.get(&id).is_none_or(|it| it.shut.load(Ordering::Acquire));
-        since_ns.saturating_add(if is_shut { limits::ENDED_DETACH_NS } else { limits::ENDED_FETCH_NS })
     }
 
     /// Receives one message. False when there was none.
@@ -489,6 +423,8 @@ impl LinkState {
             ClientEvent::WakeSlot(WakeSlot { attachment, slot }) => {
                 self.answer(attachment, Answer::WakeSlot(slot));
             }
+            ClientEvent::Subscribers(found) => self.subscribers = Some(found),
+            ClientEvent::LetGo(let_go) => self.take_let_go(let_go, now_ns),
             ClientEvent::Detached(Detached { attachment, .. }) => {
                 if let Some(detached) = self.attachments.remove(&attachment) {
                     // It is written no more, though its subscriber may live on.
@@ -497,19 +433,24 @@ impl LinkState {
                 }
             }
             ClientEvent::TopicEnded(TopicEnded { attachment, published }) => {
-                self.pulse.forget(attachment);
-                if let Some(attached) = self.attachments.get(&attachment) {
-                    attached.finish(TopicEnd::Ended { published: Sequence::new(published) });
-                    if attached.delivery == Delivery::Pull && !self.connection.capabilities().shares_memory {
-                        self.ended.push((attachment, now_ns));
-                    }
-                }
+                let published = Sequence::new(published);
+                self.finish(attachment, TopicEnd::Ended { published }, now_ns);
             }
             ClientEvent::EndAsked { .. } => {
                 self.end(now_ns);
                 self.fail(ControlError::Closed { state: "ended by the publisher's node" });
             }
             ClientEvent::Ended { .. } => self.fail(ControlError::Closed { state: "ended" }),
+        }
+    }
+
+    /// Ends an attachment for its subscriber.
+    fn finish(&mut self, attachment: AttachmentId, end: TopicEnd, now_ns: u64) {
+        self.pulse.forget(attachment);
+        let Some(attached) = self.attachments.get(&attachment) else { return };
+        attached.finish(end);
+        if attached.delivery == Delivery::Pull && !self.connection.capabilities().shares_memory {
+            self.ended.push((attachment, now_ns));
         }
     }
 
@@ -576,13 +517,7 @@ impl LinkState {
     fn flush(&mut self) {
         while let Some(outgoing) = self.session.next_message() {
             let attached = outgoing.region_of.and_then(|id| self.attachments.get(&id));
-            let enclosure = attached.and_then(|attached| {
-                let inbox = attached.inbox.lock();
-                match outgoing.enclosed {
-                    Enclosed::Socket => inbox.socket.clone().map(Enclosure::Socket),
-                    Enclosed::Region | Enclosed::WakeWord => inbox.landing.clone().map(Enclosure::Region),
-                }
-            });
+            let enclosure = attached.and_then(|attached| attached.enclosure(outgoing.region_kind));
             self.outbox.push(outgoing.bytes, enclosure);
         }
         match self.outbox.flush(self.connection.as_mut()) {
@@ -593,19 +528,6 @@ impl LinkState {
                 self.fail(ControlError::Broken { why: ErrorChain(&error).to_string() })
             }
             Err(_) => {}
-        }
-    }
-}
-
-impl Attached {
-    /// Ends the attachment for its subscriber. The first reason stays.
-    fn finish(&self, end: TopicEnd) {
-        let mut inbox = self.inbox.lock();
-        inbox.end.get_or_insert(end);
-        // Release: a thread that reads the flag finds the reason. Pairs with the Acquire in `has_ended`.
-        self.ended.store(true, Ordering::Release);
-        if let Some(waker) = &inbox.waker {
-            waker.wake();
         }
     }
 }

@@ -27,6 +27,7 @@ mod serving;
 mod shared;
 mod state;
 mod subscribe;
+mod subscribers;
 mod table;
 mod terms;
 mod topics;
@@ -46,6 +47,7 @@ pub use lines::{FeedLinesBuilder, LinesBuilder};
 pub use listener::Listener;
 pub use persistent::PersistentBuilder;
 pub use publish::PublisherBuilder;
+pub use subscribers::{ProgressListing, SubscriberList, SubscriberListing};
 pub use terms::{ListenerBuilder, SubscriberBuilder};
 
 use self::backlog::Backlogs;

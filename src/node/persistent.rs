@@ -1,6 +1,7 @@
 //! Persistent subscriptions: a node finds them again.
 
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -34,7 +35,7 @@ impl<'a, S: Subscribed> SubscriberBuilder<'a, S> {
 /// Send and Sync.
 #[derive(Debug)]
 #[must_use = "a builder does nothing until it is opened"]
-pub struct PersistentBuilder<'a, S: Subscribed>(pub(super) SubscriberBuilder<'a, S>);
+pub struct PersistentBuilder<'a, S: Subscribed>(SubscriberBuilder<'a, S>);
 
 /// The options of a later subscription.
 pub(super) trait ResumingOptions {
@@ -67,7 +68,7 @@ impl ResumingOptions for LogStart {
 }
 
 #[expect(private_bounds, reason = "no other item names the options of a subscriber")]
-impl<S> PersistentBuilder<'_, S>
+impl<'a, S> PersistentBuilder<'a, S>
 where
     S: Subscribed + SubscriberHandle<Options: ResumingOptions + Send> + Send + 'static,
 {
@@ -79,8 +80,16 @@ where
     ///
     /// Those of [`SubscriberBuilder::open`] for which another attempt makes no sense: see [`SubscriberError::is_transient`].
     pub fn open(self) -> Result<Persistent<S>, SubscriberError> {
-        let (node, opening) = self.0.opening()?;
-        persistent(node, opening)
+        let (node, deadline, opening) = self.opening()?;
+        Ok(persistent(node, opening)?.expect_within(deadline))
+    }
+
+    /// Returns what it takes to open the subscriber, without the builder: its node, its deadline, and its topic.
+    pub(super) fn opening(self) -> Result<(&'a Node, Option<Duration>, TopicReopening<S>), SubscriberError> {
+        let (node, mut opening) = self.0.opening()?;
+        // It is one of the persistent subscriber, not of each that it attaches.
+        let deadline = opening.terms.deadline.take();
+        Ok((node, deadline, opening))
     }
 }
 

@@ -1,9 +1,11 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Node;
 use super::topics::Reserved;
+use crate::clock::saturate;
 use crate::id::{Epoch, Incarnation, Sequence};
 use crate::limits;
 use crate::payload::Payload;
@@ -29,6 +31,7 @@ pub struct PublisherBuilder<'a, K: PublishedKind, T: Payload> {
     /// The epoch that it names.
     epoch: Option<Epoch>,
     after: Sequence,
+    lifespan: Option<Duration>,
     payload: PhantomData<fn(&T)>,
 }
 
@@ -37,7 +40,8 @@ impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
         let payload_len_max = T::fixed_len().unwrap_or(PAYLOAD_LEN_MAX_DEFAULT);
         let (topic, options) = (topic.to_owned(), K::DEFAULTS);
         let (limit, samples, epoch, after) = (K::LIMIT, Vec::new(), None, Sequence::NONE);
-        Self { node, topic, payload_len_max, limit, samples, options, epoch, after, payload: PhantomData }
+        let (lifespan, payload) = (None, PhantomData);
+        Self { node, topic, payload_len_max, limit, samples, options, epoch, after, lifespan, payload }
     }
 
     /// Sets the longest payload, in bytes of its encoded form; up to [`limits::PAYLOAD_LEN_MAX`].
@@ -85,6 +89,33 @@ impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
         Self { after, ..self }
     }
 
+    /// Declares how long values are valid. A subscriber skips a value that it finds older than that, and counts it as
+    /// [`expired`](crate::SubscriberStats::expired): a late subscriber does not receive the newest value of a state, or of a key of a
+    /// table, that the publisher has not renewed in time, and a slow one no stale records of a log. A value that a program holds does not
+    /// expire, and removals of keys do not. By default values are valid for ever.
+    ///
+    /// Subscribers measure the age with the [clock of the publisher](crate::PublisherClock): on another host, and by push, the
+    /// difference between the real-time clocks counts as age. Feeds have no lifespan.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use fabricast::Node;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let node = Node::builder().name("quotes")?.runtime_dir(dir.path()).open()?;
+    /// let mut publisher = node.state_publisher::<f64>("EURUSD").lifespan(Duration::from_nanos(1)).open()?;
+    /// publisher.publish(&1.0841)?;
+    /// let mut late = node.state_subscriber::<f64>("shm:quotes/EURUSD").open()?;
+    /// assert!(late.try_receive()?.is_none());
+    /// assert_eq!(late.stats().expired, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn lifespan(self, lifespan: Duration) -> Self {
+        Self { lifespan: Some(lifespan), ..self }
+    }
+
     /// Creates the repository and opens the topic to subscribers. Allocates; does not block.
     ///
     /// # Errors
@@ -107,7 +138,7 @@ impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
         reserved: Reserved<'_>,
         incarnation: Incarnation,
     ) -> Result<Publisher<K, T>, PublisherError> {
-        let Self { node, payload_len_max, limit, samples, options, epoch, after, .. } = self;
+        let Self { node, payload_len_max, limit, samples, options, epoch, after, lifespan, .. } = self;
         if after.get() > limits::SEQUENCE_AFTER_MAX {
             return Err(PublisherError::AfterTooHigh { after });
         }
@@ -115,14 +146,16 @@ impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
         let core = node.core();
         let parts = TopicParts {
             fabric: core.fabric.as_ref(),
-            clock: Arc::clone(&core.clock),
+            time: Arc::clone(&core.time),
             waker: reserved.waker.clone(),
             node: node.hold(),
             host: core.identity.host.as_str(),
             name: reserved.name().clone(),
             numbering: Numbering { epoch: epoch.unwrap_or(own.epoch), after, ..own },
+            lifespan_ns: lifespan.map_or(0, |lifespan| saturate(lifespan).max(1)),
             payload_len_max,
             limit,
+            gating: None,
             samples: &samples,
         };
         let (publisher, topic) = Publisher::open(parts, options)?;

@@ -24,6 +24,8 @@ mod attachment;
 mod audience;
 mod end;
 mod leaving;
+mod progress;
+mod request;
 #[cfg(test)]
 pub(super) mod tests;
 
@@ -49,6 +51,8 @@ pub(super) struct Served {
     ending: BTreeSet<AttachmentId>,
     /// A landing region may have been given up because it cannot be written.
     may_have_lost: bool,
+    /// The publisher has let attachments go, and the peer does not know it yet.
+    has_let_go: bool,
     /// Detached attachments that may still be written.
     leaving: BTreeMap<AttachmentId, ServedAttachment>,
     /// Attachments whose topics have ended, before the peer detaches.
@@ -58,6 +62,8 @@ pub(super) struct Served {
     /// Its wake sockets, by its numbers for them, while attachments use them.
     wake_sockets: BTreeMap<u32, Weak<dyn RemoteWaker>>,
     peer: Option<NodeName>,
+    /// The peer's process.
+    process: u32,
     /// This node dialled, and the peer is not attached yet.
     invitation: Option<Pending>,
     /// The subscription for which this node dialled the peer.
@@ -118,11 +124,13 @@ impl Served {
             beginning: BTreeSet::new(),
             ending: BTreeSet::new(),
             may_have_lost: false,
+            has_let_go: false,
             leaving: BTreeMap::new(),
             ended: BTreeMap::new(),
             audience: Audience::default(),
             wake_sockets: BTreeMap::new(),
             peer: None,
+            process: 0,
             invitation: None,
             dialled_for: None,
             invited: None,
@@ -142,11 +150,13 @@ impl Served {
         let id = AttachmentId::new(attachment);
         let Some(attachment) = self.attachments.get(&id) else { return false };
         let (is_ending, is_lost) = (attachment.is_ending(), attachment.is_lost());
+        let is_let_go = attachment.is_let_go();
+        self.has_let_go |= is_let_go;
         if is_ending {
             self.ending.insert(id);
         }
         self.may_have_lost |= is_lost;
-        is_ending || is_lost
+        is_ending || is_lost || is_let_go
     }
 
     /// Gives up a dialled session, because the node serves the maximum.
@@ -251,6 +261,7 @@ impl Served {
         if may_have_lost {
             self.end_if_unwritable(&serving.core);
         }
+        self.tell_let_go(&serving.core);
         self.tell_ended_topics(now_ns, false);
         self.end_if_overdue(now_ns);
         self.act(serving, None);
@@ -298,7 +309,7 @@ impl Served {
             let _ = match action {
                 ServerAction::Send(outgoing) => {
                     let region = outgoing.region_of.and_then(|id| self.attachments.get(&id));
-                    let region = region.and_then(|it| it.region(outgoing.enclosed));
+                    let region = region.and_then(|it| it.region(outgoing.region_kind));
                     self.outbox.push(outgoing.bytes, region.map(Enclosure::Region));
                     Ok(())
                 }
@@ -312,7 +323,7 @@ impl Served {
                         peer: identity.node.clone(),
                         process: identity.process,
                     });
-                    self.peer = Some(identity.node);
+                    (self.peer, self.process) = (Some(identity.node), identity.process);
                     self.invitation.iter().for_each(Pending::greeted);
                     Ok(())
                 }
@@ -321,7 +332,8 @@ impl Served {
                     Ok(())
                 }
                 ServerAction::QueryTopics { after } => self.answer_topics(&serving.core, after.as_ref()),
-                ServerAction::Attach(attach) => self.attach(&serving.core, attach),
+                ServerAction::QuerySubscribers(topic) => self.answer_subscribers(&serving.core, &topic),
+                ServerAction::Attach(attach) => self.ask(&serving.core, attach, offer.take()),
                 ServerAction::Expose(attachment) => self.accept_landing(serving, attachment, offer.take()),
                 ServerAction::Listen(attachment) => {
                     let listening = self.attachments.get_mut(&attachment);
@@ -357,7 +369,6 @@ impl Served {
     }
 
     fn answer_topics(&mut self, core: &NodeCore, after: Option<&TopicName>) -> Result<(), ControlError> {
-        let now_ns = core.clock.realtime_ns();
         let mut topics = match &self.dialled_for {
             None => core.topics.after(after, limits::DIRECTORY_PAGE_LEN_MAX + 1),
             Some(DialledFor { topic, .. }) => {
@@ -367,7 +378,7 @@ impl Served {
         };
         let more = topics.len() > limits::DIRECTORY_PAGE_LEN_MAX;
         topics.truncate(limits::DIRECTORY_PAGE_LEN_MAX);
-        let entries = topics.iter().map(|topic| entry(topic, now_ns)).collect();
+        let entries = topics.iter().map(|topic| entry(topic, &core.time)).collect();
         self.session.answer_topics(entries, more)
     }
 

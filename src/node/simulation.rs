@@ -174,6 +174,10 @@ impl Clock for WorldClock {
         self.0.upgrade().map_or(0, |world| world.network.clock().realtime_ns())
     }
 
+    fn suspended_ns(&self) -> u64 {
+        self.0.upgrade().map_or(0, |world| world.network.clock().suspended_ns())
+    }
+
     fn pause(&self, duration: Duration) {
         if let Some(world) = self.0.upgrade() {
             let [busy_ns, quiet_ns] = PAUSE_NS_MAX;
@@ -563,12 +567,16 @@ fn stopped_publisher_is_read_remotely_and_attaching_ends_at_its_deadline() {
     a_stopped_publisher_is_read_and_attaching_to_it_ends(Reach::Fetched);
 }
 
+mod clock_steps;
 mod connections;
+mod deadlines;
 mod dialling;
 mod ends;
 mod feeds;
+mod finishing;
 mod hung;
 mod late_joins;
+mod lifespans;
 mod lines;
 mod logs;
 mod misread_lines;
@@ -576,5 +584,6 @@ mod notices;
 mod restarted_feeds;
 mod restarts;
 mod slow_feeds;
+mod slow_logs;
 mod strange_feeds;
 mod tables;

@@ -193,7 +193,8 @@ impl<O: Copy + Into<KindOptions>> Terms<O> {
     ) -> Result<LinkAttachment, AttachError> {
         let (delivery, options) = (self.delivery, self.options.into());
         let schema_hash = expected.map(Schema::hash);
-        let request = Request { topic: topic.clone(), delivery, schema_hash, options };
+        let progress = (self.progress || self.slow.is_critical()).then_some(self.slow);
+        let request = Request { topic: topic.clone(), delivery, schema_hash, options, progress };
         Ok(link.attach(node.hold(), request)?)
     }
 
@@ -222,9 +223,11 @@ impl<O: Copy + Into<KindOptions>> Terms<O> {
                 let is_mapped = matches!(source, Source::Mapped(_));
                 let listening =
                     if self.notices { listen(core, &attachment, &granted, is_mapped) } else { None };
-                let clock = Arc::clone(&core.clock);
+                let (clock, progress) = (Arc::clone(&core.clock), attachment.progress(&granted));
                 let mut subscription = Subscription::new(granted, source, Arc::new(attachment), clock);
                 listening.into_iter().for_each(|it| subscription.listen(it));
+                subscription.expect_within(self.deadline);
+                progress.into_iter().for_each(|it| subscription.report(it));
                 Ok(subscription)
             }
             Err(error) => {
@@ -293,6 +296,7 @@ impl<O: Copy + Into<KindOptions>> Terms<O> {
             key: grant.key,
             address: grant.address,
             at: GrantedAt { newest: grant.newest, after: grant.after },
+            lifespan_ns: grant.lifespan_ns,
         })
     }
 }
@@ -307,7 +311,7 @@ pub(super) fn expected<T: Payload>(samples: &[String]) -> Result<Option<Schema>,
 /// bytes, because the publisher does not count a subscriber without a landing region.
 fn difference(node: &Node, link: &LinkUse, topic: &TopicName, expected: &Schema) -> Option<String> {
     let (delivery, options) = (Delivery::Push, KindOptions::default());
-    let request = Request { topic: topic.clone(), delivery, schema_hash: None, options };
+    let request = Request { topic: topic.clone(), delivery, schema_hash: None, options, progress: None };
     let attachment = link.attach(node.hold(), request).ok()?;
     let answer = attachment.answer();
     attachment.leave(SubscriberStats::default());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Node;
 use crate::fabric::Target;
-use crate::id::{Delivery, Kind, TopicName};
+use crate::id::{Delivery, Kind, SlowPolicy, TopicName};
 use crate::limits;
 use crate::subscriber::{Subscribed, SubscriberError};
 
@@ -21,6 +21,12 @@ pub(super) struct Terms<O> {
     pub(super) region_len_max: usize,
     /// Whether the publisher notifies the subscriber.
     pub(super) notices: bool,
+    /// After which time without a value that is reported.
+    pub(super) deadline: Option<Duration>,
+    /// What happens when it is slow.
+    pub(super) slow: SlowPolicy,
+    /// Whether it reports its progress even if nothing depends on it.
+    pub(super) progress: bool,
 }
 
 /// Sets up a subscriber `S`, at a [`Target`].
@@ -53,6 +59,9 @@ impl<'a, S: Subscribed, P> SubscriberBuilder<'a, S, P> {
             timeout: Duration::from_nanos(limits::ANSWER_DEADLINE_NS),
             region_len_max: limits::SUBSCRIBED_LEN_MAX_DEFAULT,
             notices: false,
+            deadline: None,
+            slow: SlowPolicy::Lap,
+            progress: false,
         };
         Self::with(node, place.try_into().map_err(Into::into), (terms, Vec::new()))
     }
@@ -98,6 +107,36 @@ impl<'a, S: Subscribed, P> SubscriberBuilder<'a, S, P> {
     /// Opening takes one more round trip to the publisher's node.
     pub fn notices(mut self) -> Self {
         self.terms.notices = true;
+        self
+    }
+
+    /// Sets a deadline: when no value has come for this long, the next receive returns [`ReceiveError::Overdue`](crate::ReceiveError),
+    /// once, and again after another value and another such silence. A receive that waits returns at the deadline. The time counts from
+    /// the last value that was received, at first from the opening, by the monotonic clock. Losses are no values. By default there is
+    /// no deadline.
+    ///
+    /// A [persistent](crate::Persistent) subscriber and one of several [lines](crate::Lines) have one deadline, which also counts while no
+    /// publisher is attached. With a deadline each value costs a read of the clock.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use fabricast::{Node, ReceiveError};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let node = Node::builder().name("quotes")?.runtime_dir(dir.path()).open()?;
+    /// let mut publisher = node.state_publisher::<f64>("EURUSD").open()?;
+    /// let builder = node.state_subscriber::<f64>("shm:quotes/EURUSD");
+    /// let mut quotes = builder.deadline(Duration::from_millis(20)).open()?;
+    /// let timeout = Duration::from_secs(5);
+    /// assert!(matches!(quotes.receive_timeout(timeout), Err(ReceiveError::Overdue { .. })));
+    /// publisher.publish(&1.0841)?;
+    /// assert!(quotes.receive_timeout(timeout)?.is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.terms.deadline = Some(deadline);
         self
     }
 

@@ -504,6 +504,8 @@ mod numbering;
 mod persistent;
 mod persistent_feeds;
 mod rested;
+mod slow;
 mod table;
 mod table_lines;
 mod wait_set;
+mod waiting_deadlines;

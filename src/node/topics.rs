@@ -109,6 +109,12 @@ impl Reserved<'_> {
         &self.name
     }
 
+    /// Whether the node has no other topics.
+    pub(super) fn is_first(&self) -> bool {
+        let registry = self.topics.0.lock();
+        registry.names.len() == 1 && registry.by_key.is_empty()
+    }
+
     /// Opens the topic to subscribers.
     pub(super) fn fill(mut self, topic: Arc<PublishedTopic>) {
         let registry = &mut *self.topics.0.lock();

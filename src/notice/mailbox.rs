@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
-use crate::fabric::{FabricError, Waker};
+use crate::fabric::{FabricError, KeyedWaker, Waker};
 use crate::id::{Epoch, Sequence, TopicId};
 use crate::layout::WORD;
 use crate::layout::notice::{Entry, Notice};
@@ -42,6 +42,8 @@ struct MailboxState {
     pieces: u64,
     /// Inline pieces are ignored.
     refuses_inline: bool,
+    /// Woken once, by the next entry.
+    watcher: Option<KeyedWaker>,
 }
 
 impl Mailbox {
@@ -49,7 +51,7 @@ impl Mailbox {
     pub(super) fn new(topic: TopicId, epoch: Epoch, gaps: Arc<AtomicU64>) -> Self {
         let words = VecDeque::with_capacity(HELD_WORDS);
         let gaps_told = AtomicU64::new(gaps.load(Ordering::Relaxed));
-        let held = Mutex::new(MailboxState { words, pieces: 0, refuses_inline: false });
+        let held = Mutex::new(MailboxState { words, pieces: 0, refuses_inline: false, watcher: None });
         let (hint, is_awaited, waker) = (AtomicU64::new(0), AtomicBool::new(false), OnceLock::new());
         Self { topic, epoch, hint, held, gaps, gaps_told, is_awaited, waker }
     }
@@ -69,6 +71,11 @@ impl Mailbox {
         // SeqCst: either `put` sees the waiting thread, or that thread sees what was put. Pairs with the fence there.
         fence(Ordering::SeqCst);
         Ok(waker.wait_handle())
+    }
+
+    /// Has the next entry wake this. Check for news after this.
+    pub(crate) fn watch(&self, watcher: Option<KeyedWaker>) {
+        self.held.lock().watcher = watcher;
     }
 
     /// The subscription is awake.
@@ -135,6 +142,9 @@ impl Mailbox {
         if sequence > self.hint() {
             // Relaxed: see `hint`.
             self.hint.store(sequence.get(), Ordering::Relaxed);
+        }
+        if let Some(watcher) = held.watcher.take() {
+            watcher.wake();
         }
         // SeqCst: pairs with the fence in `begin_wait`.
         fence(Ordering::SeqCst);

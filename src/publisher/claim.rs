@@ -40,7 +40,8 @@ impl<'a, V: ?Sized> Claim<'a, V> {
     ///
     /// # Errors
     ///
-    /// [`PublishError::NodeFailed`] when the node's thread has panicked. Then nothing is published.
+    /// [`PublishError::Blocked`] when a subscriber for which the publisher of a log waits has not read in time what the record would
+    /// overwrite, [`PublishError::NodeFailed`] when the node's thread has panicked. Then nothing is published.
     pub fn commit(self) -> Result<Sequence, PublishError> {
         self.publisher.publish_filled(self.len)
     }

@@ -30,7 +30,7 @@ impl CopyBudget {
     }
 
     /// When the turn began, ns of the node's clock.
-    pub(super) fn now_ns(&self) -> u64 {
+    pub(crate) fn now_ns(&self) -> u64 {
         self.now_ns.get()
     }
 

@@ -1,5 +1,7 @@
 use std::fmt;
+use std::time::Duration;
 
+use super::slow_subscriber::SlowSubscriber;
 use crate::fabric::FabricError;
 use crate::id::{Sequence, TopicName};
 use crate::layout::GeometryError;
@@ -7,6 +9,26 @@ use crate::limits;
 use crate::memory::MemoryError;
 use crate::payload::{EncodeError, SchemaError};
 use crate::repository::TooLong;
+
+/// Why a publisher did not finish: see [`Publisher::finish`](super::Publisher::finish). The topic has ended all the same.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FinishError {
+    /// Subscribers have not received the end.
+    #[error(
+        "{subscribers} subscribers have not received everything up to {published}, the last sequence, and the end: keep the node open for \
+         them, or see whether they still receive"
+    )]
+    Unfinished {
+        /// How many.
+        subscribers: u64,
+        /// The last sequence.
+        published: Sequence,
+    },
+    /// The thread of the node has panicked, so that subscribers are not notified.
+    #[error("the thread of the node has panicked: open another node")]
+    NodeFailed,
+}
 
 /// Why a value was not published. The newest value of the topic is unchanged.
 #[derive(Debug, thiserror::Error)]
@@ -67,6 +89,16 @@ pub enum PublishError {
         /// The maximum, bytes.
         max: usize,
     },
+    /// The next record would overwrite one that a subscriber with [`SlowPolicy::Block`](crate::SlowPolicy::Block) has not read: the
+    /// timeout of [`Gating`](crate::Gating) is over, or the publisher does not wait.
+    #[error(
+        "the ring is full: it waits for subscriber {slowest}; have that read faster, publish with a larger capacity, or declare a longer \
+         timeout of Gating"
+    )]
+    Blocked {
+        /// The slowest of these subscribers.
+        slowest: SlowSubscriber,
+    },
     /// The node's thread has panicked and serves no subscribers. Its last event and log record give the reason.
     #[error(
         "the node's thread has panicked and serves no subscribers: see its NodeFailed event, and open another node"
@@ -85,6 +117,7 @@ impl PublishError {
             Self::DamagedValue => "damaged value",
             Self::EventTooLong { .. } => "event too long",
             Self::Encode(_) => "value not encodable",
+            Self::Blocked { .. } => "blocked",
             Self::NodeFailed => "node failed",
         }
     }
@@ -93,6 +126,38 @@ impl PublishError {
 impl From<TooLong> for PublishError {
     fn from(TooLong { len, max }: TooLong) -> Self {
         Self::TooLong { len: Some(len), max, limit: LenLimit::Value }
+    }
+}
+
+/// Why a value was not published, with the value.
+///
+/// ```
+/// use fabricast::{Node, TryPublishError};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let node = Node::builder().name("exchange")?.runtime_dir(dir.path()).open()?;
+/// let mut names = node.log_publisher::<String>("names").payload_len_max(16).open()?;
+/// let TryPublishError { value, error, .. } = names.try_publish("x".repeat(20)).unwrap_err();
+/// assert_eq!(value.len(), 20);
+/// assert!(error.to_string().contains("payload_len_max"));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+#[non_exhaustive]
+pub struct TryPublishError<V> {
+    /// The value that was not published.
+    pub value: V,
+    /// Why.
+    pub error: PublishError,
+}
+
+impl<V> TryPublishError<V> {
+    /// Returns whether a later attempt may succeed: a subscriber that the publisher waits for has not read what the value would
+    /// overwrite.
+    pub fn is_blocked(&self) -> bool {
+        matches!(self.error, PublishError::Blocked { .. })
     }
 }
 
@@ -178,6 +243,15 @@ pub enum PublisherError {
     AfterTooHigh {
         /// The sequence.
         after: Sequence,
+    },
+    /// The lease of [`Gating`](crate::Gating) is shorter than nodes can keep it.
+    #[error(
+        "a lease of {lease:?} is too short: nodes show only from time to time that they run; declare at least {least:?}",
+        least = Duration::from_nanos(limits::GATING_LEASE_MIN_NS)
+    )]
+    LeaseTooShort {
+        /// The declared lease.
+        lease: Duration,
     },
     /// The node publishes the maximum of topics.
     #[error(

@@ -1,9 +1,10 @@
 use std::borrow::Borrow;
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{LenLimit, LogPublisher, PublishError, TablePublisher, log, table};
+use super::{FinishError, LenLimit, LogPublisher, PublishError, TablePublisher, ending, log, table};
 use crate::id::{Epoch, Sequence, TopicName};
 use crate::layout::log::frame_len;
 use crate::payload::{Schema, encode};
@@ -179,6 +180,18 @@ where
         self.table.capacity()
     }
 
+    /// Ends the feed like a drop, and waits until every subscriber has received the last event and the end, or is gone: see
+    /// [`Publisher::finish`](crate::Publisher::finish). Returns the last sequence.
+    ///
+    /// # Errors
+    ///
+    /// Those of the same method there.
+    pub fn finish(self, timeout: Duration) -> Result<Sequence, FinishError> {
+        let endings = [self.log.output.ending(), self.table.output.ending()];
+        drop(self);
+        ending::wait(&endings, timeout)
+    }
+
     /// Returns the number of pull subscribers of its log: see [`Publisher::pull_subscribers`](crate::Publisher::pull_subscribers).
     pub fn pull_subscribers(&self) -> u64 {
         self.log.pull_subscribers()
@@ -241,6 +254,11 @@ where
             return Err(PublishError::EventTooLong { len: event_len_now, max: event_len_max });
         }
 
+        if log.output.gate.is_permitted() {
+            // All records of the event: it is committed as a whole.
+            log::admit(&mut log.writer, &mut log.output, event_len_now, (now_ns, true))?;
+        }
+
         table.writer.set_next(Sequence::new(log.writer.last().get() + lens.len() as u64 + 1));
         match effect {
             Effect::Set(value) => {
@@ -269,6 +287,7 @@ where
         if lens.is_empty() {
             return log.newest();
         }
+        log::admit_again(&mut log.writer, &mut log.output, *event_len, began_ns);
         let mut rest = records.as_mut_slice();
         for (index, len) in lens.iter().enumerate() {
             let (record, behind) = rest.split_at_mut(*len);
@@ -314,6 +333,7 @@ where
     /// [`PublishError::KeyTooLong`] and [`PublishError::TooLong`] when key, record or value are longer than declared,
     /// [`PublishError::Full`] when the key is new and the feed has no capacity for it, [`PublishError::EventTooLong`] when the
     /// records of the event take more than a quarter of the ring, [`PublishError::Encode`] when a type fails to encode,
+    /// [`PublishError::Blocked`] when a subscriber for which the publisher waits has not read in time what the event would overwrite,
     /// [`PublishError::NodeFailed`] when the node's thread has panicked. In these cases the event is as it was before.
     pub fn update<Q>(&mut self, key: &Q, record: &R, value: &V) -> Result<(), PublishError>
     where

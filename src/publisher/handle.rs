@@ -1,13 +1,14 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::claim::{Claim, ClaimBuffer};
 use super::handover::Landing;
 use super::opening::TopicParts;
 use super::output::Output;
 use super::topic::PublishedTopic;
-use super::{LenLimit, PublishError, PublisherError};
+use super::{FinishError, Gating, LenLimit, PublishError, PublisherError, ending};
 use crate::id::{Epoch, Sequence, TopicName};
 use crate::layout::{Geometry, GeometryError};
 use crate::payload::{InPlace, Payload, Pod, Raw, Schema};
@@ -54,6 +55,11 @@ pub(crate) trait Writable: Sized {
     type Writer: Writer<Geometry = GeometryOf<Self>>;
     /// The writer of its subscribers' landing regions.
     type Landing: Landing<Geometry: Into<Geometry>>;
+
+    /// What its subscribers may ask of the publisher.
+    fn gating(_options: Self::Options) -> Option<Gating> {
+        None
+    }
 
     /// The geometry of a repository.
     fn geometry(options: Self::Options, payload_len_max: usize) -> Result<GeometryOf<Self>, GeometryError>;
@@ -109,6 +115,40 @@ impl<K: PublishedKind, T: Payload> Publisher<K, T> {
         self.writer.last()
     }
 
+    /// Ends the topic like a drop, and waits until every subscriber has received the last value and the end, or is gone. Returns the last
+    /// sequence. Use it before a program exits: what a push subscriber, or a subscriber on another host, has not received by then is lost.
+    ///
+    /// Blocks for up to `timeout`, at most [`limits::FINISH_NS_MAX`](crate::limits::FINISH_NS_MAX), after which subscribers are no longer
+    /// waited for. A subscriber has received the end when its program has, by [`ReceiveError::Ended`](crate::ReceiveError::Ended). One
+    /// whose program does not receive is waited for. One that pulls over RDMA and reads later than 5 seconds after the end also receives
+    /// the end, after [`ReceiveError::CutOff`](crate::ReceiveError::CutOff) for what it lost. Subscribers cannot attach meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`FinishError`] when subscribers have not received the end in time. They still can, while the node is open.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use fabricast::{FinishError, Node};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let node = Node::builder().name("exchange")?.runtime_dir(dir.path()).open()?;
+    /// let mut trades = node.log_publisher::<u64>("trades").open()?;
+    /// let mut subscriber = node.log_subscriber::<u64>("shm:exchange/trades").open()?;
+    /// trades.publish(&10)?;
+    /// let receiving = std::thread::spawn(move || subscriber.samples().count());
+    /// assert_eq!(trades.finish(Duration::from_secs(5))?.get(), 1);
+    /// assert_eq!(receiving.join().ok(), Some(1));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn finish(self, timeout: Duration) -> Result<Sequence, FinishError> {
+        let ending = self.output.ending();
+        drop(self);
+        ending::wait(&[ending], timeout)
+    }
+
     /// Returns the number of pull subscribers. A counted subscriber receives everything published from then on: wait for this
     /// count before publishing to be sure the value is received.
     pub fn pull_subscribers(&self) -> u64 {
@@ -125,7 +165,11 @@ impl<K: PublishedKind, T: Payload> Publisher<K, T> {
         parts: TopicParts<'_>,
         options: K::Options,
     ) -> Result<(Self, Arc<PublishedTopic>), PublisherError> {
-        let limit = parts.limit;
+        let (limit, gating) = (parts.limit, K::gating(options));
+        if let Some(lease) = gating.and_then(|gating| gating.unfit_lease()) {
+            return Err(PublisherError::LeaseTooShort { lease });
+        }
+        let parts = TopicParts { gating, ..parts };
         let schema = parts.schema::<T>(K::len_min)?;
         let geometry =
             K::geometry(options, parts.payload_len_max).map_err(|error| limit.contradicted(error))?;

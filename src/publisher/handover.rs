@@ -5,6 +5,7 @@ use parking_lot::Mutex;
 
 use super::CopyBudget;
 use super::landing_writer::LandingWriter;
+use super::subscribers::TopicSubscriber;
 use crate::fabric::{KeyedWaker, Registration, RemoteWrite};
 use crate::id::{Epoch, KindOptions, Sequence};
 use crate::limits;
@@ -27,6 +28,8 @@ pub(crate) struct ExposedLanding {
     pub(crate) options: KindOptions,
     /// The newest sequence when the topic was granted.
     pub(crate) granted: Sequence,
+    /// The subscriber.
+    pub(crate) subscriber: Option<Arc<TopicSubscriber>>,
 }
 
 /// Why a landing region is unusable.
@@ -378,7 +381,13 @@ impl super::PublishedTopic {
         options: KindOptions,
         budget: &CopyBudget,
     ) -> bool {
-        let exposed = ExposedLanding { remote, closed: Arc::clone(closed), options, granted: self.newest() };
+        let exposed = ExposedLanding {
+            remote,
+            closed: Arc::clone(closed),
+            options,
+            granted: self.newest(),
+            subscriber: None,
+        };
         self.landings.accept(exposed, budget).is_ok()
     }
 }

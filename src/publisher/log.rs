@@ -1,11 +1,14 @@
+use std::borrow::Borrow;
+
+use super::gate::Overwriting;
 use super::handle::{Claimed, PublishedKind, Publisher, Writable};
 use super::log_landing::LogLanding;
 use super::notices::News;
 use super::output::Output;
-use super::{LenLimit, PublishError, PublisherError};
+use super::{Gating, LenLimit, PublishError, PublisherError, TryPublishError};
 use crate::id::Sequence;
 use crate::layout::GeometryError;
-use crate::layout::log::{LogGeometry, LogHead};
+use crate::layout::log::{LogGeometry, LogHead, frame_len};
 use crate::limits;
 use crate::payload::{Payload, Schema};
 use crate::repository::Writer as _;
@@ -41,13 +44,32 @@ impl<T: Payload> LogPublisher<T> {
     /// # Errors
     ///
     /// [`PublishError::TooLong`] when it is longer than the topic's `payload_len_max`, [`PublishError::Encode`] when its type
-    /// fails to encode, [`PublishError::NodeFailed`] when the node's thread has panicked. In these cases nothing is published.
+    /// fails to encode, [`PublishError::Blocked`] when a subscriber for which the publisher waits has not read in time what the record
+    /// would overwrite, [`PublishError::NodeFailed`] when the node's thread has panicked. In these cases the record is not published.
     #[inline]
     pub fn publish(&mut self, value: &T::Borrowed) -> Result<Sequence, PublishError> {
         let began_ns = self.output.realtime_ns();
-        let sequence = self.append_at(value, began_ns)?;
+        let sequence = self.append_at(value, began_ns, true)?;
         self.commit_at(began_ns);
         Ok(sequence)
+    }
+
+    /// Publishes a record like [`Self::publish`], or hands it back instead of waiting for a subscriber. The value may be given or lent.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::publish`], with the value; [`TryPublishError::is_blocked`] says whether to try again later. The publisher then
+    /// publishes nothing, and neither waits nor allocates.
+    #[inline]
+    pub fn try_publish<V: Borrow<T::Borrowed>>(&mut self, value: V) -> Result<Sequence, TryPublishError<V>> {
+        let began_ns = self.output.realtime_ns();
+        match self.append_at(value.borrow(), began_ns, false) {
+            Ok(sequence) => {
+                self.commit_at(began_ns);
+                Ok(sequence)
+            }
+            Err(error) => Err(TryPublishError { value, error }),
+        }
     }
 
     /// Publishes records with one commit, and returns the newest sequence. A batch of more than half the ring is committed in
@@ -63,7 +85,8 @@ impl<T: Payload> LogPublisher<T> {
         T::Borrowed: 'v,
     {
         let began_ns = self.output.realtime_ns();
-        let appended = values.into_iter().try_for_each(|value| self.append_at(value, began_ns).map(drop));
+        let appended =
+            values.into_iter().try_for_each(|value| self.append_at(value, began_ns, true).map(drop));
         self.commit_at(began_ns);
         appended.map(|()| self.newest())
     }
@@ -77,7 +100,7 @@ impl<T: Payload> LogPublisher<T> {
     #[inline]
     pub fn append(&mut self, value: &T::Borrowed) -> Result<Sequence, PublishError> {
         let now_ns = self.output.realtime_ns();
-        self.append_at(value, now_ns)
+        self.append_at(value, now_ns, true)
     }
 
     /// Makes all appended records visible. Returns the newest sequence.
@@ -94,19 +117,30 @@ impl<T: Payload> LogPublisher<T> {
     }
 
     #[inline]
-    fn append_at(&mut self, value: &T::Borrowed, now_ns: u64) -> Result<Sequence, PublishError> {
+    fn append_at(
+        &mut self,
+        value: &T::Borrowed,
+        now_ns: u64,
+        may_wait: bool,
+    ) -> Result<Sequence, PublishError> {
         self.output.check_served()?;
         let Self { writer, output, .. } = self;
-        let appended = append(writer, output, now_ns, |writer, schema| match T::as_bytes(value) {
-            Some(bytes) => Ok((writer.append(bytes, now_ns)?, bytes.len())),
+        let times = (now_ns, may_wait);
+        let appended = match T::as_bytes(value) {
+            Some(bytes) => {
+                append(writer, output, times, bytes.len(), |writer| Ok(writer.append(bytes, now_ns)?))
+            }
             None => {
                 let max = writer.geometry().payload_len_max();
-                let encoded = T::encode(value, schema, writer.room());
-                let len = encoded.map_err(|error| LenLimit::Value.refused(error, max))?;
-                Ok((writer.append_filled(len, now_ns), len))
+                let encoded = T::encode(value, &output.topic.schema, writer.room());
+                encoded.map_err(|error| LenLimit::Value.refused(error, max)).and_then(|len| {
+                    append(writer, output, times, len, |writer| Ok(writer.append_filled(len, now_ns)))
+                })
             }
-        });
-        appended.map_err(|error| self.output.failed(error))
+        };
+        // An attempt that does not wait may be refused again and again.
+        let is_expected = |error: &_| !may_wait && matches!(error, PublishError::Blocked { .. });
+        appended.map_err(|error| if is_expected(&error) { error } else { self.output.failed(error) })
     }
 
     #[inline]
@@ -115,16 +149,21 @@ impl<T: Payload> LogPublisher<T> {
     }
 }
 
-/// Counts what `append` appends, and delivers what had to be committed. `append` returns a sequence and length.
+/// Appends a payload of this length, once no subscriber needs what it overwrites. Counts it, and delivers what had to be committed.
 #[inline]
 fn append(
     writer: &mut LogWriter,
     output: &mut Output<LogLanding>,
-    now_ns: u64,
-    append: impl FnOnce(&mut LogWriter, &Schema) -> Result<(Sequence, usize), PublishError>,
+    (now_ns, may_wait): (u64, bool),
+    len: usize,
+    append: impl FnOnce(&mut LogWriter) -> Result<Sequence, PublishError>,
 ) -> Result<Sequence, PublishError> {
+    // A longer one is refused below.
+    if output.gate.is_permitted() && len <= writer.geometry().payload_len_max() {
+        admit(writer, output, frame_len(len), (now_ns, may_wait))?;
+    }
     let (committed, begin) = (writer.last(), writer.committed_end());
-    let (sequence, len) = append(writer, &output.topic.schema)?;
+    let sequence = append(writer)?;
     output.add_bytes(len);
     // Part of the earlier records had to be committed.
     let newest = writer.last();
@@ -134,6 +173,50 @@ fn append(
         deliver(output, writer.geometry(), &appended, now_ns);
     }
     Ok(sequence)
+}
+
+/// Waits until no gating subscriber needs what frames of this length overwrite.
+#[inline]
+pub(super) fn admit(
+    writer: &mut LogWriter,
+    output: &mut Output<LogLanding>,
+    frames_len: usize,
+    (now_ns, may_wait): (u64, bool),
+) -> Result<(), PublishError> {
+    match writer.gives_up(frames_len) {
+        Some(until) if !output.gate.is_open(until) => wait_for(writer, output, until, (now_ns, may_wait)),
+        _ => Ok(()),
+    }
+}
+
+/// Does the same for an event that was admitted before it was committed. Only a subscriber that has joined since then, with older records,
+/// may need what is overwritten: it is waited for, and then let go.
+#[inline]
+pub(super) fn admit_again(
+    writer: &mut LogWriter,
+    output: &mut Output<LogLanding>,
+    frames_len: usize,
+    now_ns: u64,
+) {
+    if output.gate.is_permitted() && admit(writer, output, frames_len, (now_ns, true)).is_err() {
+        output.gate.force(&Overwriting::of(writer, writer.gives_up(frames_len)));
+    }
+}
+
+#[cold]
+fn wait_for(
+    writer: &mut LogWriter,
+    output: &mut Output<LogLanding>,
+    until: u64,
+    (now_ns, may_wait): (u64, bool),
+) -> Result<(), PublishError> {
+    if until > writer.committed_end() {
+        // Nobody can read these records before they are committed.
+        commit(writer, output, now_ns);
+    }
+    let overwriting = Overwriting::of(writer, Some(until));
+    let topic = &output.topic;
+    output.gate.pass(&overwriting, may_wait, || topic.check_served())
 }
 
 /// Commits the appended records.
@@ -156,12 +239,20 @@ fn deliver(output: &mut Output<LogLanding>, geometry: LogGeometry, appended: &Ap
     });
 }
 
+/// The options of a log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogOptions {
+    /// The minimum size of the ring, bytes.
+    pub(crate) capacity: usize,
+    /// What subscribers may ask of the publisher.
+    pub(crate) gating: Option<Gating>,
+}
+
 impl PublishedKind for LogTopic {}
 
 impl Writable for LogTopic {
-    /// The minimum size of the ring, bytes.
-    type Options = usize;
-    const DEFAULTS: usize = limits::LOG_CAPACITY_DEFAULT;
+    type Options = LogOptions;
+    const DEFAULTS: LogOptions = LogOptions { capacity: limits::LOG_CAPACITY_DEFAULT, gating: None };
     type Writer = LogWriter;
     type Landing = LogLanding;
     type Parts = ();
@@ -170,8 +261,12 @@ impl Writable for LogTopic {
         Ok(())
     }
 
-    fn geometry(capacity: usize, payload_len_max: usize) -> Result<LogGeometry, GeometryError> {
-        LogGeometry::new(capacity, payload_len_max)
+    fn gating(options: LogOptions) -> Option<Gating> {
+        options.gating
+    }
+
+    fn geometry(options: LogOptions, payload_len_max: usize) -> Result<LogGeometry, GeometryError> {
+        LogGeometry::new(options.capacity, payload_len_max)
     }
 
     fn finish(writer: &mut LogWriter, output: &mut Output<LogLanding>) {
@@ -187,8 +282,9 @@ impl Claimed for LogTopic {
     ) -> Result<Sequence, PublishError> {
         let Publisher { writer, output, .. } = publisher;
         let began_ns = output.realtime_ns();
-        let filled = |writer: &mut LogWriter, _: &_| Ok((writer.append_filled(len, began_ns), len));
-        let sequence = append(writer, output, began_ns, filled)?;
+        let filled = |writer: &mut LogWriter| Ok(writer.append_filled(len, began_ns));
+        let sequence = append(writer, output, (began_ns, true), len, filled);
+        let sequence = sequence.map_err(|error| output.failed(error))?;
         commit(writer, output, began_ns);
         Ok(sequence)
     }

@@ -1,5 +1,8 @@
+use std::sync::Arc;
+
 use super::handover::{ExposedLanding, Landing, LandingError, Repository};
 use super::landing_writer::LandingWriter;
+use super::subscribers::TopicSubscriber;
 use crate::fabric::{Completion, Registration, Write};
 use crate::id::Epoch;
 use crate::layout::header::HOT_OFFSET;
@@ -58,6 +61,8 @@ pub(crate) struct LogLanding {
     is_free: bool,
     /// Its subscriber has stalled: nothing can be written before it consumes.
     rest: Option<Rest>,
+    /// The subscriber, which may have the publisher wait for it.
+    subscriber: Option<Arc<TopicSubscriber>>,
 }
 
 /// A stalled subscriber.
@@ -119,7 +124,8 @@ impl Landing for LogLanding {
         let start = start.within(repository.epoch, granted);
         let place = place_of(&repository.geometry, repository.registration.region(), start);
         let writer = LandingWriter::new(exposed.remote, exposed.closed, limits::LOG_BATCHES_MAX);
-        Ok(Self::new(writer, repository.geometry, repository.epoch, place))
+        let landing = Self::new(writer, repository.geometry, repository.epoch, place);
+        Ok(Self { subscriber: exposed.subscriber, ..landing })
     }
 
     fn writer(&self) -> &LandingWriter<FrameSpan> {
@@ -215,6 +221,7 @@ impl LogLanding {
             is_overrun: false,
             is_free: false,
             rest: None,
+            subscriber: None,
         };
         // The first read takes the longest on some media.
         if !may_lose {
@@ -416,8 +423,11 @@ impl LogLanding {
         // Acquire: if a copied word belongs to a later frame, the load below sees the start moved.
         fence(Ordering::Acquire);
         let oldest = source.region().load(HOT_START);
+        // A completion may come after the subscriber has released what arrived, and the publisher has overwritten that.
+        let is_released =
+            self.subscriber.as_ref().is_some_and(|subscriber| subscriber.known_released() >= oldest);
         for batch in arrived {
-            self.is_overrun |= batch.to > batch.from && batch.from < oldest;
+            self.is_overrun |= batch.to > batch.from && batch.from < oldest && !is_released;
             self.pace.arrived(batch);
         }
     }

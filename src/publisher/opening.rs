@@ -1,8 +1,8 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use super::{LenLimit, PublisherError};
-use crate::clock::Clock;
+use super::{Gating, LenLimit, PublisherError};
+use crate::clock::Timekeeper;
 use crate::fabric::{Fabric, FabricError, KeyedWaker};
 use crate::id::{Epoch, Incarnation, Sequence, TopicName};
 use crate::payload::{Payload, Schema};
@@ -11,15 +11,19 @@ use crate::payload::{Payload, Schema};
 #[derive(Debug)]
 pub(crate) struct TopicParts<'a> {
     pub(crate) fabric: &'a dyn Fabric,
-    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) time: Arc<Timekeeper>,
     pub(crate) waker: KeyedWaker,
     pub(crate) node: Arc<dyn Any + Send + Sync>,
     pub(crate) host: &'a str,
     pub(crate) name: TopicName,
     pub(crate) numbering: Numbering,
+    /// How long its values are valid, nanoseconds; 0 for ever.
+    pub(crate) lifespan_ns: u64,
     pub(crate) payload_len_max: usize,
     /// The setting that declares it.
     pub(crate) limit: LenLimit,
+    /// What subscribers may ask of the publisher.
+    pub(crate) gating: Option<Gating>,
     /// The example values for the payload type.
     pub(crate) samples: &'a [String],
 }

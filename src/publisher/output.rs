@@ -3,15 +3,19 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::ending::Ending;
+use super::gate::Gate;
 use super::handover::{Handover, Landing, Repository};
 use super::notices::{News, Notifier, TopicNotices};
 use super::opening::{Numbering, TopicParts};
+use super::subscribers::TopicSubscribers;
 use super::topic::PublishedTopic;
 use super::{PublishError, PublisherError};
-use crate::clock::Clock;
+use crate::clock::{Timekeeper, namespace};
 use crate::fabric::{Exposure, KeyedWaker};
 use crate::id::{Sequence, TopicId};
 use crate::layout::Geometry;
+use crate::layout::clock::ClockLine;
 use crate::layout::header::{COUNTERS_LEN, COUNTERS_OFFSET};
 use crate::limits;
 use crate::memory::{Protection, Region};
@@ -33,11 +37,14 @@ pub(crate) struct Output<L: Landing> {
     handover: Arc<Handover<L>>,
     /// Boxed, with capacity for every push subscriber, so that taking one from the node does not allocate.
     landings: Vec<Box<L>>,
-    clock: Arc<dyn Clock>,
+    time: Arc<Timekeeper>,
+    /// The last time stamp: the next one is not earlier.
+    stamped_ns: u64,
     notifier: Notifier,
+    pub(super) gate: Gate,
     counts: TopicCounts,
     /// Keeps the node alive. Dropped last.
-    _node: Arc<dyn Any + Send + Sync>,
+    node: Arc<dyn Any + Send + Sync>,
 }
 
 /// The counters that every topic has.
@@ -55,7 +62,7 @@ impl<L: Landing<Geometry: Into<Geometry>>> Output<L> {
         geometry: L::Geometry,
         schema: Schema,
     ) -> Result<(W, Self), PublisherError> {
-        let TopicParts { fabric, clock, waker, node, host, name, numbering, .. } = parts;
+        let TopicParts { fabric, time, waker, node, host, name, numbering, lifespan_ns, gating, .. } = parts;
         let Numbering { epoch, incarnation, after } = numbering;
         let any_geometry: Geometry = geometry.into();
         let region = Arc::new(Region::allocate(any_geometry.region_len(), Protection::PeersRead)?);
@@ -66,11 +73,19 @@ impl<L: Landing<Geometry: Into<Geometry>>> Output<L> {
             writer.begin_after(after);
         }
 
-        let started_ns = clock.realtime_ns();
+        ClockLine { namespace: namespace(), timeline: time.timeline() }.write(&region);
+        let started_ns = time.now_ns();
         let mut counts = TopicCounts::new(Arc::clone(&region), host, started_ns);
         let key = draw_key()?;
         let notices = Arc::new(TopicNotices::new(header.topic, epoch, key));
         let notifier = Notifier::new(Arc::clone(&notices), Arc::clone(&region), waker.clone());
+        let subscribers = Arc::new(TopicSubscribers::new(gating));
+        let gate = Gate::new(
+            Arc::clone(&subscribers),
+            Arc::clone(&notices),
+            waker.clone(),
+            Arc::clone(time.clock()),
+        );
         let repository = Repository { registration: Arc::clone(&registration), geometry, epoch, after };
         let handover = Arc::new(Handover::new(repository, waker.clone()));
         let topic = Arc::new(PublishedTopic {
@@ -79,6 +94,7 @@ impl<L: Landing<Geometry: Into<Geometry>>> Output<L> {
             epoch,
             incarnation,
             after,
+            lifespan_ns,
             geometry: any_geometry,
             schema,
             registration,
@@ -86,24 +102,36 @@ impl<L: Landing<Geometry: Into<Geometry>>> Output<L> {
             push_subscribers: counts.gauge("push subscribers"),
             without_notices: counts.gauge("without notices"),
             notices,
+            subscribers,
             landings: Arc::<Handover<L>>::clone(&handover),
             ended: AtomicBool::new(false),
             orphaned: AtomicBool::new(false),
             superseded: AtomicBool::new(false),
             waker: waker.clone(),
             attached: Mutex::default(),
+            unfinished: Arc::default(),
         });
         PublishedTopic::beat(&region, started_ns);
         let landings = Vec::with_capacity(limits::PUSH_SUBSCRIBERS_MAX);
-        Ok((writer, Self { topic, waker, handover, landings, clock, notifier, counts, _node: node }))
+        let stamped_ns = started_ns;
+        let output =
+            Self { topic, waker, handover, landings, time, stamped_ns, notifier, gate, counts, node };
+        Ok((writer, output))
     }
 }
 
 impl<L: Landing> Output<L> {
-    /// The time, nanoseconds since the Unix epoch.
+    /// The time, nanoseconds since the Unix epoch; never earlier than the last one returned.
     #[inline]
-    pub(super) fn realtime_ns(&self) -> u64 {
-        self.clock.realtime_ns()
+    pub(super) fn realtime_ns(&mut self) -> u64 {
+        self.stamped_ns = self.stamped_ns.max(self.time.now_ns());
+        self.stamped_ns
+    }
+
+    /// What it takes to wait for the subscribers once this is dropped.
+    pub(super) fn ending(&self) -> Ending {
+        let (topic, time, node) = (Arc::clone(&self.topic), Arc::clone(&self.time), Arc::clone(&self.node));
+        Ending { topic, time, _node: node }
     }
 
     /// Fails, and counts the error, once the thread of the topic's node has panicked.
@@ -127,9 +155,9 @@ impl<L: Landing> Output<L> {
 
     /// Shows from time to time how long a publish took.
     #[inline]
-    pub(super) fn measure(&self, newest: Sequence, began_ns: u64) {
+    pub(super) fn measure(&mut self, newest: Sequence, began_ns: u64) {
         if newest.get().is_multiple_of(MEASURED_ONE_IN) {
-            let duration_ns = self.clock.realtime_ns().saturating_sub(began_ns);
+            let duration_ns = self.realtime_ns().saturating_sub(began_ns);
             self.counts.counters.set(self.counts.duration, duration_ns);
         }
     }
@@ -137,7 +165,8 @@ impl<L: Landing> Output<L> {
     /// Counts an error.
     #[cold]
     pub(super) fn failed(&mut self, error: PublishError) -> PublishError {
-        self.counts.counters.error(error.name(), self.clock.realtime_ns());
+        let now_ns = self.realtime_ns();
+        self.counts.counters.error(error.name(), now_ns);
         error
     }
 }

@@ -7,15 +7,18 @@ use parking_lot::Mutex;
 use super::PublishError;
 use super::handover::Landings;
 use super::notices::TopicNotices;
+use super::subscribers::TopicSubscribers;
 use crate::fabric::{KeyedWaker, Registration};
-use crate::id::{Epoch, Incarnation, Kind, Sequence, TopicId, TopicName};
+use crate::id::{Epoch, Incarnation, Kind, KindOptions, Sequence, TopicId, TopicName};
 use crate::layout::Geometry;
 use crate::layout::header::{HOT_HEARTBEAT, HOT_PUBLISHED, HOT_SEQUENCE};
 use crate::memory::Region;
 use crate::metrics::Gauge;
 use crate::notice::Notice;
 use crate::payload::Schema;
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::repository::GrantedAt;
+use crate::repository::log::{LogStart, first_place_of};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A topic, shared by its node and its publisher: the node grants it and hands over landing regions, the publisher publishes.
 #[derive(Debug)]
@@ -27,6 +30,8 @@ pub(crate) struct PublishedTopic {
     pub(crate) incarnation: Incarnation,
     /// The sequence before that of its first value.
     pub(crate) after: Sequence,
+    /// How long its values are valid, nanoseconds; 0 for ever.
+    pub(crate) lifespan_ns: u64,
     /// The shape of its repository.
     pub(crate) geometry: Geometry,
     /// The schema of its values.
@@ -41,6 +46,8 @@ pub(crate) struct PublishedTopic {
     pub(crate) without_notices: Gauge,
     /// The audience of its notices.
     pub(crate) notices: Arc<TopicNotices>,
+    /// Its subscribers.
+    pub(crate) subscribers: Arc<TopicSubscribers>,
     /// Its push subscribers' landing regions.
     pub(crate) landings: Arc<dyn Landings>,
     /// The publisher was dropped.
@@ -53,12 +60,36 @@ pub(crate) struct PublishedTopic {
     pub(super) waker: KeyedWaker,
     /// Its attachments, by the sessions that serve it.
     pub(super) attached: Mutex<BTreeSet<(u64, u32)>>,
+    /// How many attachments were notified of its end, and have not detached.
+    pub(super) unfinished: Arc<AtomicU64>,
+}
+
+/// An attachment that was notified of the end of its topic, until it detaches or its session ends. Keeps no memory of the topic.
+#[derive(Debug)]
+pub(crate) struct Unfinished(Arc<AtomicU64>);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl PublishedTopic {
+    /// Whether it is a log, so that subscribers can be behind.
+    pub(crate) fn is_log(&self) -> bool {
+        self.geometry.log().is_some()
+    }
+
     /// Its kind.
     pub(crate) fn kind(&self) -> Kind {
         self.geometry.kind()
+    }
+
+    /// The position before which a subscription of a log with these options, granted while this sequence was the newest, needs no frame.
+    pub(crate) fn begins_at(&self, options: KindOptions, newest: Sequence) -> u64 {
+        let Some((geometry, start)) = self.geometry.log().zip(LogStart::of(options)) else { return 0 };
+        let start = start.within(self.epoch, GrantedAt { newest, after: self.after });
+        first_place_of(&geometry, self.registration.region(), start)
     }
 
     /// The newest sequence, or that before its first value.
@@ -109,6 +140,19 @@ impl PublishedTopic {
     /// Its attachments, by the sessions that serve it.
     pub(crate) fn attached(&self) -> Vec<(u64, u32)> {
         self.attached.lock().iter().copied().collect()
+    }
+
+    /// Counts an attachment as notified of the end, before it is dropped.
+    pub(crate) fn notified(&self) -> Unfinished {
+        self.unfinished.fetch_add(1, Ordering::Relaxed);
+        Unfinished(Arc::clone(&self.unfinished))
+    }
+
+    /// After its end: how many attachments have not received it, and are not gone.
+    pub(super) fn unfinished(&self) -> u64 {
+        // In this order, so that one that is notified meanwhile is counted.
+        let attached = self.attached.lock().len() as u64;
+        attached + self.unfinished.load(Ordering::Relaxed)
     }
 
     /// Records that a later incarnation has ended, too.

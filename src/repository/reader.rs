@@ -157,6 +157,11 @@ pub(crate) trait Reader: Debug + Sized {
         true
     }
 
+    /// Returns the position before which it needs no frame of a log any more; of a landing region, as it has told there.
+    fn released(&self, _is_landing: bool) -> u64 {
+        0
+    }
+
     /// Gives up the values up to this one, which are unreadable. Returns the first of them and their number, if any.
     fn give_up(&mut self, last: Sequence) -> Option<(Sequence, u64)>;
 
@@ -297,6 +302,8 @@ pub struct SubscriberStats {
     pub cut_off: u64,
     /// Values refused as damaged, or as not of the type.
     pub rejected: u64,
+    /// Values that were older than the publisher's [`lifespan`](crate::PublisherBuilder::lifespan) when they were read, and were skipped.
+    pub expired: u64,
     /// Reads repeated because the value was overwritten meanwhile.
     pub torn_retries: u64,
     /// Received inline values that the publisher's memory did not confirm: see
@@ -307,13 +314,14 @@ pub struct SubscriberStats {
 impl SubscriberStats {
     /// Adds the counts of the subscription before.
     pub(super) fn add(&mut self, before: &Self) {
-        let Self { received, conflated, lapped, cut_off, rejected, torn_retries, withdrawn } = self;
+        let Self { received, conflated, lapped, cut_off, rejected, expired, torn_retries, withdrawn } = self;
         let pairs = [
             (received, before.received),
             (conflated, before.conflated),
             (lapped, before.lapped),
             (cut_off, before.cut_off),
             (rejected, before.rejected),
+            (expired, before.expired),
             (torn_retries, before.torn_retries),
             (withdrawn, before.withdrawn),
         ];

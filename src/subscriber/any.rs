@@ -3,8 +3,9 @@ use std::time::Duration;
 
 use super::waiter::Membership;
 use super::{
-    GrantError, LogSubscriber, Position, ReceiveError, Renewable, RenewableHandle, Sample, SampleRef,
-    StateSubscriber, Subscribed, Subscriber, SubscriberHandle, Subscription,
+    GrantError, LogSubscriber, NoticePath, Position, PublisherClock, ReceiveError, Renewable,
+    RenewableHandle, Sample, SampleRef, StateSubscriber, Subscribed, Subscriber, SubscriberHandle,
+    Subscription,
 };
 use crate::fabric::FabricError;
 use crate::id::{Delivery, Epoch, Kind, Sequence, TopicName};
@@ -114,6 +115,21 @@ impl<T: Payload> AnySubscriber<T> {
     /// Returns the topic's name.
     pub fn topic(&self) -> &TopicName {
         inside!(self, subscriber => subscriber.topic())
+    }
+
+    /// Returns how it is notified of new values at the moment.
+    pub fn notice_path(&self) -> NoticePath {
+        inside!(self, subscriber => subscriber.notice_path())
+    }
+
+    /// Returns the clock of the publisher, which tells how old values are.
+    pub fn publisher_clock(&self) -> PublisherClock {
+        inside!(self, subscriber => subscriber.publisher_clock())
+    }
+
+    /// Returns how long values are valid; `None` for ever.
+    pub fn lifespan(&self) -> Option<Duration> {
+        inside!(self, subscriber => subscriber.lifespan())
     }
 
     /// Returns how values reach the subscriber.

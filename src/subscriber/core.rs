@@ -1,13 +1,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::deadline::{judged, within};
 use super::notices::{NoticeSource, NoticeSubscription};
 use super::offer::Offer;
+use super::progress::ProgressReport;
 use super::subscription::{Fetching, PAUSE, Source, Subscription, TopicEnd};
 use super::{GrantError, ReceiveError, Sample};
 use crate::clock::{Clock, saturate};
 use crate::fabric::{Completion, FabricError, RemoteRead, read_now};
-use crate::id::{Delivery, Epoch};
+use crate::id::{Delivery, Epoch, Sequence};
 use crate::layout::header::HOT_EPOCH;
 use crate::limits;
 use crate::memory::Region;
@@ -33,6 +35,7 @@ pub(crate) struct Core<R: Reader> {
     decode_failures: u64,
     /// Has room for inline values.
     takes_inline: bool,
+    expired: u64,
 }
 
 /// The outcome of polling a repository on another host.
@@ -61,9 +64,19 @@ impl<R: Reader> Core<R> {
         if !reader.has_begun() {
             begin(&mut reader, &mut subscription)?;
         }
-        let (ended_before, has_given_up) = (false, false);
-        let (fetching, decode_failures) = (None, 0);
-        Ok(Self { reader, subscription, fetching, ended_before, has_given_up, decode_failures, takes_inline })
+        let is_landing = subscription.granted.delivery == Delivery::Push;
+        // Where it begins.
+        subscription.progress.iter_mut().for_each(|progress| progress.tell(&reader, is_landing));
+        Ok(Self {
+            reader,
+            subscription,
+            fetching: None,
+            ended_before: false,
+            has_given_up: false,
+            decode_failures: 0,
+            expired: 0,
+            takes_inline,
+        })
     }
 
     /// Continues with the next subscription of the same topic, whose reader takes over what this one has received. The old one is
@@ -86,7 +99,9 @@ impl<R: Reader> Core<R> {
     ) -> Result<Option<V>, ReceiveError> {
         self.subscription.check_told()?;
         // A branch of its own, which keeps a held value in registers.
-        if let Some(taken) = self.reader.take_held() {
+        if !self.subscription.is_timed()
+            && let Some(taken) = self.reader.take_held()
+        {
             return Ok(Some(form(self.reader.verified(taken))));
         }
         match self.take_next()? {
@@ -106,7 +121,9 @@ impl<R: Reader> Core<R> {
     ) -> Result<Option<Sample<V>>, ReceiveError> {
         self.subscription.check_told()?;
         // As above.
-        if let Some(taken) = self.reader.take_held() {
+        if !self.subscription.is_timed()
+            && let Some(taken) = self.reader.take_held()
+        {
             return self.decoded(taken, decode);
         }
         let Some(taken) = self.take_next()? else {
@@ -125,7 +142,7 @@ impl<R: Reader> Core<R> {
     ) -> Result<Option<Offer<V>>, ReceiveError> {
         self.subscription.check_told()?;
         let held = self.reader.take_held();
-        let Some(taken) = held.map_or_else(|| self.take_next(), |held| Ok(Some(held)))? else {
+        let Some(taken) = held.map_or_else(|| self.take_any(), |held| Ok(Some(held)))? else {
             self.rest();
             return Ok(None);
         };
@@ -135,6 +152,11 @@ impl<R: Reader> Core<R> {
         let (number, key_len) = changed.map_or((0, 0), |changed| (changed.number, changed.key_len));
         let conflated = match verdict {
             Verdict::Duplicate => return Ok(Some(Offer { verdict, meta, number, key_len, value: None })),
+            Verdict::First { .. } if self.expires(taken) => {
+                // It counts as received for the other lines, which publish it with the same lifespan.
+                let verdict = Verdict::Duplicate;
+                return Ok(Some(Offer { verdict, meta, number, key_len, value: None }));
+            }
             Verdict::First { conflated, .. } => conflated,
             Verdict::Early => 0,
         };
@@ -190,6 +212,7 @@ impl<R: Reader> Core<R> {
             std::hint::spin_loop();
             return Ok(());
         }
+        let timeout = within(self.subscription.deadline.as_ref(), waited_ns, timeout);
         let left = timeout.saturating_sub(Duration::from_nanos(waited_ns));
         let waited = self.subscription.pause(self.fetching.is_some(), self.reader.last(), left);
         self.accept_inline();
@@ -221,7 +244,8 @@ impl<R: Reader> Core<R> {
     /// The counts so far.
     pub(super) fn stats(&self) -> SubscriberStats {
         let mut stats = self.reader.counts();
-        stats.received -= self.decode_failures;
+        stats.received -= self.decode_failures + self.expired;
+        stats.expired += self.expired;
         stats.rejected += self.decode_failures;
         stats
     }
@@ -229,6 +253,66 @@ impl<R: Reader> Core<R> {
     /// Takes the next value, if there is one and it is not held already.
     #[inline]
     pub(super) fn take_next(&mut self) -> Result<Option<Taken>, ReceiveError> {
+        if self.subscription.is_timed() { self.take_timed() } else { self.take_any() }
+    }
+
+    /// The same, also of what is held, of values that are late or expire.
+    #[inline(never)]
+    fn take_timed(&mut self) -> Result<Option<Taken>, ReceiveError> {
+        let mut received = Ok(None);
+        for _ in 0..limits::EXPIRED_PER_CALL_MAX {
+            received = self.reader.take_held().map_or_else(|| self.take_any(), |held| Ok(Some(held)));
+            match received {
+                Ok(Some(taken)) if self.expires(taken) => received = Ok(None),
+                _ => break,
+            }
+        }
+        judged(&mut self.subscription.deadline, received)
+    }
+
+    /// Counts a value that is not valid any more. The removal of a key always is.
+    fn expires(&mut self, taken: Taken) -> bool {
+        let published_ns = self.reader.verified(taken).meta.published_ns;
+        let is_removal = || self.reader.changed_key().is_some_and(|changed| !changed.is_present);
+        let expires = self.subscription.has_expired(published_ns) && !is_removal();
+        self.expired += u64::from(expires);
+        expires
+    }
+
+    #[inline]
+    fn take_any(&mut self) -> Result<Option<Taken>, ReceiveError> {
+        let taken = self.take_unreported();
+        match self.subscription.progress {
+            None => taken,
+            Some(_) => self.report(taken),
+        }
+    }
+
+    /// Reports how far this is. Losing a record is the end of a subscriber that asked to be disconnected then, whether or not the
+    /// publisher's node has said so yet.
+    fn report(&mut self, taken: Result<Option<Taken>, ReceiveError>) -> Result<Option<Taken>, ReceiveError> {
+        let lost = match taken {
+            Err(ReceiveError::Lapped { first_lost, .. }) => Some(first_lost),
+            // Overwritten while they were written to a landing region that is not written any more.
+            Err(ReceiveError::DamagedRecords { first_lost, .. }) if self.subscription.has_ended() => {
+                matches!(self.subscription.end(), Some(TopicEnd::Overtaken { .. })).then_some(first_lost)
+            }
+            _ => None,
+        };
+        if let Some(first_lost) = lost
+            && self.subscription.progress.as_ref().is_some_and(ProgressReport::disconnects)
+        {
+            let (last, stats) = (Sequence::new(first_lost.get().saturating_sub(1)), self.stats());
+            return self.subscription.overtaken(last, stats);
+        }
+        if let Some(progress) = &mut self.subscription.progress {
+            progress.tell(&self.reader, self.subscription.granted.delivery == Delivery::Push);
+        }
+        taken
+    }
+
+    #[inline]
+    fn take_unreported(&mut self) -> Result<Option<Taken>, ReceiveError> {
         if self.subscription.is_fetched() {
             return self.take_fetched();
         }
@@ -381,7 +465,10 @@ impl<R: Reader> Core<R> {
             return Err(ReceiveError::CutOff { first_lost, count });
         }
         let stats = self.stats();
-        self.subscription.conclude(stats)
+        match self.subscription.end() {
+            Some(TopicEnd::Overtaken { .. }) => self.subscription.overtaken(self.reader.last(), stats),
+            _ => self.subscription.conclude(stats),
+        }
     }
 
     #[cold]

@@ -1,4 +1,5 @@
 use std::convert::Infallible;
+use std::time::Duration;
 
 #[cfg(feature = "tokio")]
 use super::AsyncError;
@@ -148,6 +149,17 @@ pub enum ReceiveError {
         /// The last sequence.
         published: Sequence,
     },
+    /// The publisher was about to overwrite records that this subscriber had not read, and has disconnected it, as it had asked with
+    /// [`SlowPolicy::Disconnect`](crate::SlowPolicy::Disconnect). No record is received any more; every later receive repeats this, also
+    /// that of a [`Persistent`](crate::Persistent) subscriber.
+    #[error(
+        "disconnected after record {last}: the publisher was about to overwrite records that were not read; read faster, publish with a \
+         larger capacity, or use another SlowPolicy"
+    )]
+    Overtaken {
+        /// The last record that was received, reported lost, or skipped.
+        last: Sequence,
+    },
     /// The publisher's process is gone or unreachable. Every value that can still be read was received.
     #[error("the publisher is gone")]
     Gone {
@@ -177,6 +189,18 @@ pub enum ReceiveError {
         epoch: Epoch,
         /// That of the others.
         expected: Epoch,
+    },
+    /// No value has come for as long as the [`deadline`](crate::SubscriberBuilder::deadline) of the subscriber says. Reported once, and
+    /// again after the next value. Nothing is lost, and the subscriber goes on.
+    #[error(
+        "no value has come for {waited:.1?}, over the deadline of {deadline:?}: see whether the publisher runs, and has something to \
+         publish"
+    )]
+    Overdue {
+        /// The deadline.
+        deadline: Duration,
+        /// How long nothing has come.
+        waited: Duration,
     },
     /// A publisher of another epoch was found in place of the one lost: its sequences have nothing to do with the earlier ones. Only
     /// [`Persistent`](crate::Persistent) subscribers and those of several [lines](crate::Lines) report it, once, before the first value of
@@ -233,8 +257,8 @@ impl ReceiveError {
 
     /// Returns whether nothing was lost, and the next call goes on where this one did not: also in the middle of an event.
     pub(super) fn loses_nothing(&self) -> bool {
-        use ReceiveError::{Contended, Fabric, NotResumed, OutOfStep};
-        matches!(self, Contended { .. } | Fabric(_) | NotResumed { .. } | OutOfStep { .. })
+        use ReceiveError::{Contended, Fabric, NotResumed, OutOfStep, Overdue};
+        matches!(self, Contended { .. } | Fabric(_) | NotResumed { .. } | OutOfStep { .. } | Overdue { .. })
     }
 }
 

@@ -23,10 +23,14 @@ use self::records::Records;
 use self::source::OneSource;
 use self::update::{Advance, Updates};
 pub use self::update::{FeedEvent, FeedUpdate, RecordUpdate, ValueUpdate};
+use super::deadline::{judged, within};
 use super::subscription::PAUSE;
 use super::table::{TableSubscriber, with_pattern, with_prefix};
 use super::waiter::Membership;
-use super::{LogSubscriber, NoticePath, Position, ReceiveError, Renewable, RenewableHandle, Sample};
+use super::{
+    Deadline, LogSubscriber, NoticePath, Position, PublisherClock, ReceiveError, Renewable, RenewableHandle,
+    Sample,
+};
 use crate::clock::saturate;
 use crate::fabric::FabricError;
 use crate::id::{Delivery, Epoch, Sequence, TopicName};
@@ -109,6 +113,7 @@ where
     /// All keys by default.
     interest: Option<KeyPredicate<K>>,
     assembly: Assembly<K, R, V>,
+    deadline: Option<Deadline>,
 }
 
 /// Whether a key is wanted.
@@ -191,7 +196,13 @@ where
     }
 
     fn new(topic: TopicName, table: TableSubscriber<K, V>, reception: Reception<K, R, V>) -> Self {
-        Self { topic, table, reception, interest: None, assembly: Assembly::new() }
+        Self { topic, table, reception, interest: None, assembly: Assembly::new(), deadline: None }
+    }
+
+    /// Sets after which time without an update or event that is reported, from now on.
+    pub(crate) fn expect_within(mut self, deadline: Option<Duration>) -> Self {
+        self.deadline = Deadline::begin(deadline, &self.table.core.subscription.clock);
+        self
     }
 
     /// Receives the next update, if there is one. Does not wait, except over a wire for the table: at first, after a loss, and when
@@ -211,7 +222,7 @@ where
         if matches!(update, Ok(None)) {
             self.rest();
         }
-        update
+        judged(&mut self.deadline, update)
     }
 
     /// Receives the next update, waiting up to `timeout`; `None` when it expires. Waits like
@@ -242,7 +253,7 @@ where
         if matches!(event, Ok(None)) {
             self.rest();
         }
-        event
+        judged(&mut self.deadline, event)
     }
 
     /// Receives the next event, waiting up to `timeout`; `None` when it expires.
@@ -256,6 +267,13 @@ where
 
     /// Tells what waits for it when to look again, where it does not wait for the next value.
     fn rest(&self) {
+        if let Some(deadline) = &self.deadline {
+            let subscription = match &self.reception {
+                Reception::Records(it) => &it.log.core.subscription,
+                Reception::Conflated(_) => &self.table.core.subscription,
+            };
+            subscription.rest_until(deadline.left_ns());
+        }
         match &self.reception {
             Reception::Records(it) if it.records.is_cut_due() => {
                 it.log.core.subscription.rest_for(limits::WAITER_POLL_NS);
@@ -375,6 +393,11 @@ where
         }
     }
 
+    /// Returns the clock of the publisher, which tells how old records and values are.
+    pub fn publisher_clock(&self) -> PublisherClock {
+        self.table.publisher_clock()
+    }
+
     /// Returns the name of the feed.
     pub fn topic(&self) -> &TopicName {
         &self.topic
@@ -412,7 +435,7 @@ where
             if !matches!(outcome, Ok(None)) || waited_ns >= saturate(timeout) {
                 return outcome;
             }
-            self.wait(waited_ns, timeout)?;
+            self.wait(waited_ns, within(self.deadline.as_ref(), waited_ns, timeout))?;
             outcome = poll(self);
         }
     }

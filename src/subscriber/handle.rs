@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use super::core::Core;
 use super::waiter::Membership;
-use super::{GrantError, NoticePath, Position, ReceiveError, Sample, SampleRef, Subscription};
+use super::{
+    GrantError, NoticePath, Position, PublisherClock, ReceiveError, Sample, SampleRef, Subscription,
+};
 use crate::fabric::FabricError;
 use crate::id::{Delivery, Epoch, Incarnation, Kind, KindOptions, Sequence, TopicName};
 use crate::memory::Region;
@@ -190,6 +192,17 @@ impl<K: TopicKind, T: Payload> Subscriber<K, T> {
     /// Returns the schema of the topic's values.
     pub fn schema(&self) -> &Schema {
         &self.core.subscription.granted.schema
+    }
+
+    /// Returns the clock of the publisher, which tells how old values are.
+    pub fn publisher_clock(&self) -> PublisherClock {
+        self.core.subscription.publisher_clock()
+    }
+
+    /// Returns how long values are valid: see [`lifespan`](crate::PublisherBuilder::lifespan). `None` for ever.
+    pub fn lifespan(&self) -> Option<Duration> {
+        let lifespan_ns = self.core.subscription.granted.lifespan_ns;
+        (lifespan_ns != 0).then(|| Duration::from_nanos(lifespan_ns))
     }
 
     /// Returns the longest payload that the topic may have, bytes.

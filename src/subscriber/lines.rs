@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use serde::{Serialize, de::DeserializeOwned};
 
+use super::deadline::{judged, within};
 use super::{
-    AnySubscriber, Change, Persistent, ReceiveError, Renewable, Sample, Subscribed, SubscriberError,
-    TableSubscriber,
+    AnySubscriber, Change, Deadline, Persistent, ReceiveError, Renewable, Sample, Subscribed,
+    SubscriberError, TableSubscriber,
 };
 use crate::clock::{Clock, saturate};
 use crate::id::{Epoch, Sequence};
@@ -101,6 +102,7 @@ pub(crate) use source::LineSource;
 /// Send, not Sync: it may be sent to another thread, and receives on one at a time.
 pub struct Lines<S: Arbitrated> {
     pub(in crate::subscriber) set: LineSet<S>,
+    deadline: Option<Deadline>,
 }
 
 /// A subscriber that can be one of several [`Lines`]. This trait is sealed.
@@ -110,8 +112,9 @@ pub trait Arbitrated: LineSource + Renewable {}
 impl<S: LineSource + Renewable> Arbitrated for S {}
 
 impl<S: Arbitrated> Lines<S> {
-    pub(crate) fn new(set: LineSet<S>) -> Self {
-        Self { set }
+    pub(crate) fn new(set: LineSet<S>, deadline: Option<Duration>) -> Self {
+        let deadline = Deadline::begin(deadline, set.clock());
+        Self { set, deadline }
     }
 
     /// Returns what is known of each line, in the order in which they were given: which is ahead, by how much, and what each lost.
@@ -189,6 +192,15 @@ impl<S: Arbitrated> Lines<S> {
         self.set.configure(setting);
     }
 
+    /// Receives the next value.
+    fn try_next(&mut self) -> Result<Option<Sample<S::Item>>, ReceiveError> {
+        let received = self.set.try_next();
+        if let (Ok(None), Some(deadline)) = (&received, &self.deadline) {
+            self.set.each_line(|line| line.rest_until(deadline.left_ns()));
+        }
+        judged(&mut self.deadline, received)
+    }
+
     /// Waits up to `timeout` until this receives something.
     fn wait_for<V>(
         &mut self,
@@ -202,6 +214,7 @@ impl<S: Arbitrated> Lines<S> {
                 return received;
             }
             let Some(waited_ns) = waiting.waited_ns() else { return received };
+            let timeout = within(self.deadline.as_ref(), waited_ns, timeout);
             self.set.wait(waited_ns, timeout)?;
         }
     }
@@ -241,7 +254,7 @@ impl<S: Subscribed + Arbitrated<Item = <S as Subscribed>::Value>> Lines<S> {
     /// [`Persistent::try_receive`](crate::Persistent::try_receive) if they concern all lines, or the program. The next call continues
     /// after each.
     pub fn try_receive(&mut self) -> Result<Option<Sample<S::Value>>, ReceiveError> {
-        self.set.try_next()
+        self.try_next()
     }
 
     /// Receives the next value, waiting up to `timeout` for it, or for a publisher and it; `None` when it expires.
@@ -266,7 +279,7 @@ where
     /// Those of [`Self::try_receive`]: [`ReceiveError::Damaged`] and the like for a change that is damaged and that no other line has
     /// brought, [`ReceiveError::CutOff`] for the last changes if no line is left that may bring them.
     pub fn try_change(&mut self) -> Result<Option<Change<K, V>>, ReceiveError> {
-        let Some(Sample { value: (key, value), meta, conflated }) = self.set.try_next()? else {
+        let Some(Sample { value: (key, value), meta, conflated }) = self.try_next()? else {
             return Ok(None);
         };
         let change = self.set.change();
@@ -291,7 +304,7 @@ impl Lines<AnySubscriber<Raw>> {
     ///
     /// Those of [`Self::try_receive`].
     pub fn try_receive_value(&mut self) -> Result<Option<Sample<Decoded>>, ReceiveError> {
-        let Some(Sample { value, meta, conflated }) = self.set.try_next()? else { return Ok(None) };
+        let Some(Sample { value, meta, conflated }) = self.try_next()? else { return Ok(None) };
         let decoded = self.set.current().map(|subscriber| subscriber.schema().decode(&value));
         match decoded {
             Some(Ok(value)) => Ok(Some(Sample { value, meta, conflated })),
@@ -308,7 +321,7 @@ impl Lines<AnySubscriber<Raw>> {
     /// Those of [`Self::try_receive`].
     #[expect(clippy::type_complexity, reason = "a change of bytes is a change like any other")]
     pub fn try_change(&mut self) -> Result<Option<Change<Vec<u8>, Vec<u8>>>, ReceiveError> {
-        let Some(Sample { value: mut key, meta, conflated: replaced }) = self.set.try_next()? else {
+        let Some(Sample { value: mut key, meta, conflated: replaced }) = self.try_next()? else {
             return Ok(None);
         };
         let is_table = matches!(self.set.current(), Some(AnySubscriber::Table(_)));

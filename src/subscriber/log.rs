@@ -39,6 +39,12 @@ impl<T: Payload> LogSubscriber<T> {
     pub fn next_sequence(&self) -> Sequence {
         self.core.reader.next_sequence()
     }
+
+    /// Returns whether the publisher waits for this subscriber, or disconnects it, before it would lose a record: it has asked for that
+    /// with [`slow`](crate::SubscriberBuilder::slow), and the publisher has not let it go. One load.
+    pub fn is_gating(&self) -> bool {
+        self.core.subscription.is_gating()
+    }
 }
 
 impl TopicKind for LogTopic {}

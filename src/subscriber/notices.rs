@@ -2,9 +2,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::waiter::Condition;
 use crate::chain::ErrorChain;
 use crate::clock::Clock;
-use crate::fabric::{DatagramReach, FabricError, wait};
+use crate::fabric::{DatagramReach, FabricError, KeyedWaker, wait};
 use crate::id::Sequence;
 use crate::limits;
 use crate::notice::{Mailbox, Notice, NoticeCounts, NoticeReceiver, WakeWord};
@@ -159,9 +160,15 @@ impl NoticeSubscription {
         self.looked_ns.map_or(0, |looked_ns| looked_ns.saturating_add(interval_ns))
     }
 
-    /// How long to wait for a hint before its timer is due, ns.
-    pub(super) fn wait_ns(&self, now_ns: u64) -> u64 {
-        self.due_ns(now_ns).saturating_sub(now_ns)
+    /// How to see that there is a hint after `last`, or that its timer is due. The next entry wakes this waker.
+    pub(super) fn rest(&self, last: Sequence, now_ns: u64, waker: Option<KeyedWaker>) -> Condition {
+        self.mailbox.watch(waker);
+        Condition::Notices {
+            receiver: Arc::clone(&self.receiver),
+            mailbox: Arc::clone(&self.mailbox),
+            seen: last.max(self.followed),
+            due_ns: self.due_ns(now_ns),
+        }
     }
 
     /// Waits for a hint after `last`, for its timer, or for `left`. If that fails, it pauses for the timer's shortest interval.

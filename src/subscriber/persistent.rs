@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use serde::{Serialize, de::DeserializeOwned};
 
+use super::deadline::{judged, within};
 use super::waiter::{Condition, Membership};
 use super::{
-    AnySubscriber, Change, FeedEvent, FeedSubscriber, FeedUpdate, Position, ReceiveError, Renewable, Sample,
-    Subscribed, SubscriberError, TableSubscriber,
+    AnySubscriber, Change, Deadline, FeedEvent, FeedSubscriber, FeedUpdate, Position, ReceiveError,
+    Renewable, Sample, Subscribed, SubscriberError, TableSubscriber,
 };
 use crate::clock::{Clock, saturate};
 use crate::fabric::{KeyedWaker, Target};
@@ -72,6 +73,7 @@ pub struct Persistent<S: Renewable> {
     is_attached: bool,
     /// The last publisher ended the topic in order.
     has_ended: bool,
+    deadline: Option<Deadline>,
     seek: Box<dyn Seek<S>>,
     /// The next subscription begins as one of another epoch does.
     begins_anew: bool,
@@ -129,6 +131,7 @@ impl<S: Renewable> Persistent<S> {
             subscriber,
             is_attached,
             has_ended,
+            deadline: None,
             seek,
             begins_anew: false,
             resumes_after_max,
@@ -136,6 +139,12 @@ impl<S: Renewable> Persistent<S> {
             setting,
             membership: None,
         }
+    }
+
+    /// Sets after which time without a value that is reported, from now on.
+    pub(crate) fn expect_within(mut self, deadline: Option<Duration>) -> Self {
+        self.deadline = Deadline::begin(deadline, self.seek.clock());
+        self
     }
 
     /// Receives by another method of the subscriber, which must not wait: for values in a form that [`Self::try_receive`] does not have.
@@ -256,6 +265,17 @@ impl<S: Renewable> Persistent<S> {
         &mut self,
         receive: impl FnOnce(&mut S) -> Result<Option<V>, ReceiveError>,
     ) -> Result<Option<V>, ReceiveError> {
+        let received = self.receive_any(receive);
+        if let (Ok(None), Some(deadline)) = (&received, &self.deadline) {
+            self.rest_until(deadline.left_ns());
+        }
+        judged(&mut self.deadline, received)
+    }
+
+    fn receive_any<V>(
+        &mut self,
+        receive: impl FnOnce(&mut S) -> Result<Option<V>, ReceiveError>,
+    ) -> Result<Option<V>, ReceiveError> {
         if !self.is_attached {
             self.attach()?;
         }
@@ -296,7 +316,14 @@ impl<S: Renewable> Persistent<S> {
         if let Some(membership) =
             self.membership.as_ref().filter(|membership| at_all || membership.is_ready())
         {
-            membership.rest_until(self.seek.clock().monotonic_ns().saturating_add(limits::WAITER_POLL_NS));
+            membership.rest_anew(self.seek.clock().monotonic_ns().saturating_add(limits::WAITER_POLL_NS));
+        }
+    }
+
+    /// Tells its waiter within how many nanoseconds the program expects a value.
+    pub(super) fn rest_until(&self, left_ns: Option<u64>) {
+        if let Some(membership) = &self.membership {
+            membership.expect_within(left_ns);
         }
     }
 
@@ -325,6 +352,7 @@ impl<S: Renewable> Persistent<S> {
             if waited_ns >= saturate(timeout) {
                 return received;
             }
+            let timeout = within(self.deadline.as_ref(), waited_ns, timeout);
             match self.subscriber.as_mut().filter(|_| self.is_attached) {
                 Some(subscriber) => match subscriber.wait(waited_ns, timeout) {
                     // The session reports its end soon.

@@ -1,10 +1,12 @@
-use std::fmt;
+mod waiting;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::ReceiveError;
 use super::notices::{NoticePath, NoticeSource, NoticeSubscription};
-use super::waiter::{Condition, Membership, Waiter, WokenBy};
+use super::progress::ProgressReport;
+use super::waiter::{Membership, Waiter, Watched};
+use super::{Deadline, PublisherClock, ReceiveError};
 use crate::chain::ErrorChain;
 use crate::clock::Clock;
 use crate::control::ControlError;
@@ -31,6 +33,10 @@ pub(crate) struct Subscription {
     pub(crate) granted: Granted,
     pub(crate) clock: Arc<dyn Clock>,
     pub(super) notice_source: Option<NoticeSource>,
+    /// Of a subscriber that is not part of another one.
+    pub(super) deadline: Option<Deadline>,
+    /// Reports how far it is.
+    pub(super) progress: Option<ProgressReport>,
     /// The longest sleep until the publisher wakes this subscriber.
     sleep_max: Duration,
     /// The sequence in the hot line when it last prevented a sleep, and the last one received then.
@@ -41,7 +47,9 @@ pub(crate) struct Subscription {
     membership: Option<Arc<Membership>>,
     waking: Waking,
     conclusion: Conclusion,
-    /// The last heartbeat read from another host, and when it was first read, by the monotonic clock.
+    /// How old the publisher's time stamps are.
+    publisher_clock: PublisherClock,
+    /// The last heartbeat read of a publisher with another clock, and when it was first read, by the monotonic clock.
     heartbeat: Option<(u64, u64)>,
     has_left: bool,
 }
@@ -117,14 +125,13 @@ pub(crate) struct Granted {
     pub(crate) address: u64,
     /// What the repository held.
     pub(crate) at: GrantedAt,
+    /// How long values are valid, nanoseconds; 0 for ever.
+    pub(crate) lifespan_ns: u64,
 }
 
 /// The session side of a subscription. Every method returns at once.
-pub(crate) trait Attachment: fmt::Debug + Send + Sync {
-    /// Whether [`Self::end`] has an end to report. Every receive calls it: one load.
-    fn has_ended(&self) -> bool;
-
-    /// How the topic ended.
+pub(crate) trait Attachment: Watched {
+    /// How the topic ended, once [`Watched::has_ended`] says so.
     fn end(&self) -> Option<TopicEnd>;
 
     /// Whether a repository on another host must not be read any more, because its topic ended some time ago.
@@ -159,6 +166,11 @@ pub(crate) trait Attachment: fmt::Debug + Send + Sync {
         let _ = waker;
     }
 
+    /// Whether the publisher takes it into account before it overwrites records.
+    fn is_gating(&self) -> bool {
+        false
+    }
+
     /// Detaches, with the final counts.
     fn leave(&self, stats: SubscriberStats);
 }
@@ -178,6 +190,8 @@ pub(crate) enum TopicEnd {
     Ended { published: Sequence },
     /// The session with its node is over.
     Gone { error: ControlError },
+    /// The publisher has disconnected it, after it had received or skipped this value.
+    Overtaken { last: Sequence },
 }
 
 impl Subscription {
@@ -188,11 +202,19 @@ impl Subscription {
         attachment: Arc<dyn Attachment>,
         clock: Arc<dyn Clock>,
     ) -> Self {
+        let repository = match &source {
+            Source::Mapped(region) if granted.delivery == Delivery::Pull => Some(region),
+            _ => None,
+        };
+        let publisher_clock = PublisherClock::new(repository, Arc::clone(&clock));
         Self {
             source,
             granted,
             clock,
+            publisher_clock,
             notice_source: None,
+            deadline: None,
+            progress: None,
             sleep_max: Duration::from_nanos(limits::WAKE_WORD_SLEEP_NS),
             claim: None,
             attachment,
@@ -218,6 +240,41 @@ impl Subscription {
     /// Sets how it is notified from now on.
     pub(crate) fn listen(&mut self, notice_source: NoticeSource) {
         self.notice_source = Some(notice_source);
+    }
+
+    /// Sets after which time without a value that is reported, from now on.
+    pub(crate) fn expect_within(&mut self, deadline: Option<Duration>) {
+        self.deadline = Deadline::begin(deadline, &self.clock);
+    }
+
+    /// Whether values are late, or expire: only then receives read the clock.
+    #[inline]
+    pub(super) fn is_timed(&self) -> bool {
+        self.deadline.is_some() || self.granted.lifespan_ns != 0
+    }
+
+    /// Whether a value of this time is not valid any more.
+    pub(super) fn has_expired(&self, published_ns: u64) -> bool {
+        let lifespan_ns = self.granted.lifespan_ns;
+        lifespan_ns != 0
+            && u64::try_from(self.publisher_clock.age_ns(published_ns))
+                .is_ok_and(|age_ns| age_ns > lifespan_ns)
+    }
+
+    /// Reports its progress from now on.
+    pub(crate) fn report(&mut self, progress: ProgressReport) {
+        self.progress = Some(progress);
+    }
+
+    /// Its progress slot.
+    #[cfg(test)]
+    pub(crate) fn progress_slot(&self) -> Arc<Region> {
+        Arc::clone(self.progress.as_ref().expect("it reports its progress").slot())
+    }
+
+    /// Whether the publisher waits for it, or disconnects it, before it would lose a record.
+    pub(super) fn is_gating(&self) -> bool {
+        self.attachment.is_gating()
     }
 
     /// How it is notified at the moment.
@@ -281,6 +338,16 @@ impl Subscription {
         self.tell(self.attachment.end(), stats)
     }
 
+    /// Reports that the publisher has disconnected it after this record, or is about to.
+    #[cold]
+    pub(super) fn overtaken<V>(
+        &mut self,
+        last: Sequence,
+        stats: SubscriberStats,
+    ) -> Result<Option<V>, ReceiveError> {
+        self.tell(Some(TopicEnd::Overtaken { last }), stats)
+    }
+
     fn tell<V>(&mut self, end: Option<TopicEnd>, stats: SubscriberStats) -> Result<Option<V>, ReceiveError> {
         if end.is_some() {
             self.conclusion.told = end;
@@ -297,6 +364,7 @@ impl Subscription {
             Source::Mapped(_) | Source::Landing { .. } | Source::Released(_) => None,
         };
         let headers = headers.and_then(|region| copy_headers(region));
+        self.publisher_clock.keep();
         self.source = Source::Released(headers);
         self.notice_source.take_if(|notice_source| matches!(notice_source, NoticeSource::WakeWord(_)));
         self.leave(stats);
@@ -339,95 +407,6 @@ impl Subscription {
             .iter_mut()
             .filter_map(NoticeSource::subscription)
             .for_each(NoticeSubscription::distrust);
-    }
-
-    /// Requests notices, if they were not. Does not block: the subscriber polls until the answer is there.
-    pub(super) fn tend_notices(&mut self) {
-        match self.notices {
-            NoticesAsked::No if self.notice_source.is_some() || !self.attachment.ask_notices() => {
-                self.notices = NoticesAsked::Settled;
-            }
-            NoticesAsked::No => self.notices = NoticesAsked::Asked,
-            NoticesAsked::Asked => {
-                let is_mapped = matches!(self.source, Source::Mapped(_));
-                if let Some(source) = self.attachment.take_notices(&self.granted, is_mapped) {
-                    (self.notice_source, self.notices) = (source, NoticesAsked::Settled);
-                }
-            }
-            NoticesAsked::Settled => {}
-        }
-    }
-
-    /// Lets a waiter wait for this subscription, or no waiter any more.
-    pub(super) fn join(&mut self, membership: Option<Arc<Membership>>) {
-        self.attachment.wake_with(membership.as_ref().and_then(|membership| membership.waker()));
-        (self.membership, self.waking) = (membership, Waking::Unasked);
-    }
-
-    /// Whether a waiter does not know yet that nothing new was found.
-    #[inline]
-    pub(super) fn is_reported_ready(&self) -> bool {
-        self.membership.as_ref().is_some_and(|membership| membership.is_ready())
-    }
-
-    /// Tells its waiter that nothing new was found after `last`, and how to see that this changes.
-    #[cold]
-    pub(super) fn rest(&mut self, is_fetching: bool, last: Sequence) {
-        self.tend_notices();
-        self.tend_waking();
-        let Some(membership) = &self.membership else { return };
-        let now_ns = self.clock.monotonic_ns();
-        let at = |after_ns: u64| Condition::At(now_ns.saturating_add(after_ns));
-        let is_awaited = self.notices == NoticesAsked::Asked || self.waking == Waking::Asked;
-        let condition = match (&self.source, &self.notice_source) {
-            (Source::Released(_), _) => return,
-            _ if is_awaited && !is_fetching => at(limits::NOTICES_AWAITED_NS),
-            (Source::Mapped(memory), source) => {
-                let by = match (source, self.waking) {
-                    (Some(NoticeSource::WakeWord(wake_word)), Waking::Slot(slot)) => {
-                        WokenBy::Slot(wake_word.clone(), slot)
-                    }
-                    _ => WokenBy::Looks { interval_ns: limits::WAITER_POLL_NS, from_ns: now_ns },
-                };
-                let (memory, attachment) = (Arc::clone(memory), Arc::clone(&self.attachment));
-                Condition::Values { memory, last, attachment, by }
-            }
-            (Source::Landing { .. }, _) => at(limits::WAITER_POLL_NS),
-            (Source::Remote(_), Some(NoticeSource::Channel(notices))) if !is_fetching => {
-                at(notices.wait_ns(now_ns))
-            }
-            (Source::Remote(_), _) => at(limits::WAITER_POLL_NS),
-        };
-        membership.rest(condition);
-    }
-
-    /// Tells its waiter to look again after so many nanoseconds.
-    pub(super) fn rest_for(&self, after_ns: u64) {
-        if let Some(membership) = &self.membership {
-            membership.rest_until(self.clock.monotonic_ns().saturating_add(after_ns));
-        }
-    }
-
-    /// Has its publisher wake its waiter, where that is possible.
-    fn tend_waking(&mut self) {
-        let is_woken = matches!(self.notice_source, Some(NoticeSource::WakeWord(_)));
-        let Some((membership, waiter)) =
-            self.membership.as_ref().and_then(|it| it.waiter().map(|waiter| (it, waiter)))
-        else {
-            return;
-        };
-        match self.waking {
-            Waking::Unasked if is_woken => {
-                let is_asked = self.attachment.ask_slot(&waiter, membership.token());
-                self.waking = if is_asked { Waking::Asked } else { Waking::Unavailable };
-            }
-            Waking::Asked => {
-                if let Some(slot) = self.attachment.take_slot() {
-                    self.waking = slot.map_or(Waking::Unavailable, Waking::Slot);
-                }
-            }
-            Waking::Unasked | Waking::Slot(_) | Waking::Unavailable => {}
-        }
     }
 
     /// Waits for the read in progress, for a notice of a sequence after `last`, or else briefly; at most `left`.
@@ -552,11 +531,19 @@ impl Subscription {
         }
     }
 
-    /// How long the publisher's heart has been still, given the last heartbeat in its headers. Clocks of two hosts cannot be
-    /// compared: what counts is whether the heartbeat changes between two calls.
+    /// The clock of the publisher, with the times that it shows now.
+    pub(crate) fn publisher_clock(&self) -> PublisherClock {
+        let mut clock = self.publisher_clock.clone();
+        clock.keep();
+        clock
+    }
+
+    /// How long the publisher's heart has been still, given the last heartbeat in its headers. Clocks that differ cannot be compared:
+    /// what counts then is whether the heartbeat changes between two calls.
     pub(crate) fn heart_stands_ns(&mut self, heartbeat_ns: u64) -> u64 {
-        if !matches!(self.source, Source::Remote(_)) {
-            return self.clock.realtime_ns().saturating_sub(heartbeat_ns);
+        if self.publisher_clock.is_shared() {
+            // A heartbeat from just now may look later.
+            return u64::try_from(self.publisher_clock.age_ns(heartbeat_ns)).unwrap_or(0);
         }
         let now_ns = self.clock.monotonic_ns();
         match self.heartbeat {
@@ -571,6 +558,7 @@ impl Subscription {
     /// Detaches once, with the final counts.
     pub(super) fn leave(&mut self, stats: SubscriberStats) {
         if !std::mem::replace(&mut self.has_left, true) {
+            self.progress.iter().for_each(ProgressReport::end);
             self.attachment.leave(stats);
         }
     }
@@ -596,6 +584,7 @@ impl TopicEnd {
         match self {
             Self::Ended { published } => ReceiveError::Ended { published: *published },
             Self::Gone { error } => ReceiveError::Gone { source: error.clone() },
+            Self::Overtaken { last } => ReceiveError::Overtaken { last: *last },
         }
     }
 }

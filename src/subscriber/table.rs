@@ -14,7 +14,9 @@ use crate::layout::header::HOT_SEQUENCE;
 use crate::layout::table::Stamp;
 use crate::memory::Region;
 use crate::payload::{DecodeError, Decoded, Payload, Raw, Schema, encode_unchecked};
-use crate::repository::table::{CellMemory, Interest, Looked, Scan, SnapshotScan, TableReader, TableTopic};
+use crate::repository::table::{
+    self, CellMemory, Interest, Looked, Scan, SnapshotScan, TableReader, TableTopic,
+};
 use crate::repository::{ChangedKey, ReadFailure, Reader as _, Taken, Verified};
 
 /// Receives the newest value of each key of a table topic.
@@ -98,6 +100,8 @@ pub struct Snapshot<K, V> {
     pub entries: Vec<SnapshotEntry<K, V>>,
     /// Keys that are missing, because their entries are damaged in the publisher's memory.
     pub damaged: usize,
+    /// Keys that are missing, because their values have [expired](crate::PublisherBuilder::lifespan).
+    pub expired: usize,
 }
 
 /// A key and its value in a [`Snapshot`].
@@ -143,7 +147,8 @@ where
         Changes { subscriber: self, is_over: false }
     }
 
-    /// Returns the newest value of a key; `None` if the table does not have it. Changes are still received afterwards. In shared memory
+    /// Returns the newest value of a key; `None` if the table does not have it, or it has
+    /// [expired](crate::PublisherBuilder::lifespan). Changes are still received afterwards. In shared memory
     /// it does not block. Over a wire it reads now, which takes a round trip, and more for keys that were added since keys were last
     /// learnt; the first call reads every entry, unless [`Self::changes`] has.
     ///
@@ -158,6 +163,9 @@ where
         let Ok(encoded) = encode_unchecked(key) else { return Ok(None) };
         let Some(taken) = self.core.look_up(&encoded)? else { return Ok(None) };
         let Verified { meta, payload, .. } = self.core.reader.verified(taken);
+        if self.core.subscription.has_expired(meta.published_ns) {
+            return Ok(None);
+        }
         match <(K, Option<V>)>::decode(payload) {
             Ok((_, value)) => Ok(value.map(|value| Sample { value, meta, conflated: 0 })),
             Err(source) => Err(ReceiveError::Decode { sequence: meta.sequence, source }),
@@ -173,7 +181,7 @@ where
     /// Those of [`Subscriber::try_receive`]; [`ReceiveError::Contended`] when the publisher changed keys too fast during the timeout.
     pub fn snapshot(&mut self, timeout: Duration) -> Result<Snapshot<K, V>, ReceiveError> {
         let (scan, sequence) = self.core.take_snapshot(saturate(timeout))?;
-        let decoded = scan.entries(&self.core.reader).map(|entry| {
+        let decoded = self.core.valid_entries(&scan).map(|entry| {
             let decoded = <(K, Option<V>)>::decode(entry.bytes);
             let sequence = entry.meta.sequence;
             match decoded {
@@ -187,8 +195,9 @@ where
                 Err(source) => Err(ReceiveError::Decode { sequence, source }),
             }
         });
-        let entries = decoded.collect::<Result<_, _>>()?;
-        Ok(Snapshot { sequence, entries, damaged: scan.damaged() })
+        let entries: Vec<_> = decoded.collect::<Result<_, _>>()?;
+        let expired = scan.entries(&self.core.reader).count() - entries.len();
+        Ok(Snapshot { sequence, entries, damaged: scan.damaged(), expired })
     }
 
     /// Receives only these keys from now on. A key that was not received before is received at once, if it has a value.
@@ -300,13 +309,14 @@ impl Subscriber<TableTopic, Raw> {
     /// Those of [`TableSubscriber::snapshot`], except [`ReceiveError::Decode`].
     pub fn snapshot(&mut self, timeout: Duration) -> Result<Snapshot<Vec<u8>, Vec<u8>>, ReceiveError> {
         let (scan, sequence) = self.core.take_snapshot(saturate(timeout))?;
-        let entries = scan.entries(&self.core.reader).map(|entry| {
+        let entries = self.core.valid_entries(&scan).map(|entry| {
             let (key, value) = parts(entry.bytes, entry.key_len);
             let (key, value) = (key.to_owned(), value.to_owned());
             SnapshotEntry { key, value, meta: entry.meta, number: entry.number }
         });
-        let entries = entries.collect();
-        Ok(Snapshot { sequence, entries, damaged: scan.damaged() })
+        let entries: Vec<_> = entries.collect();
+        let expired = scan.entries(&self.core.reader).count() - entries.len();
+        Ok(Snapshot { sequence, entries, damaged: scan.damaged(), expired })
     }
 
     /// Receives only the keys for which this returns true of their bytes, from now on: see [`TableSubscriber::only`].
@@ -491,6 +501,12 @@ impl super::core::Core<TableReader> {
             }
             Source::Remote(_) | Source::Released(_) => false,
         }
+    }
+
+    /// The entries of a snapshot that have not expired.
+    fn valid_entries<'a>(&'a self, scan: &'a SnapshotScan) -> impl Iterator<Item = table::SnapshotEntry<'a>> {
+        let entries = scan.entries(&self.reader);
+        entries.filter(|entry| !self.subscription.has_expired(entry.meta.published_ns))
     }
 
     /// Continues a snapshot to the end of a pass. Returns its commit if it is complete. Also after the topic has ended, as long as

@@ -25,6 +25,7 @@ use crate::payload::{Payload as _, Raw};
 use crate::repository::GrantedAt;
 use crate::repository::SubscriberStats;
 use crate::repository::log::LogStart;
+use crate::subscriber::waiter::Watched;
 use crate::testkit::clock::VirtualClock;
 use crate::testkit::random::{Random, each_seed};
 
@@ -116,11 +117,13 @@ impl ChannelReceiver for Inbox {
 #[derive(Debug, Default)]
 struct Quiet(Mutex<Option<TopicEnd>>);
 
-impl Attachment for Quiet {
+impl Watched for Quiet {
     fn has_ended(&self) -> bool {
         self.0.lock().is_some()
     }
+}
 
+impl Attachment for Quiet {
     fn end(&self) -> Option<TopicEnd> {
         self.0.lock().clone()
     }
@@ -174,6 +177,7 @@ fn subscribe(seed: u64, memory: &Arc<Region>, geometry: Geometry) -> Ends {
         key: 0,
         address: 0,
         at: GrantedAt::default(),
+        lifespan_ns: 0,
     };
     let attached = Arc::new(Quiet::default());
     let source = Source::Remote(Box::new(wire));

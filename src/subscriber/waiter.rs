@@ -9,7 +9,7 @@ mod member;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -17,12 +17,13 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 
-pub(crate) use self::member::{Condition, Membership, WokenBy};
+pub(crate) use self::member::{Condition, Watched, WokenBy};
 use self::member::{Look, Member};
+use crate::chain::ErrorChain;
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::{FabricError, Interest, KeyedWaker, Poller, WakeQueue, WakeSocket, Wakes};
 use crate::limits;
-use crate::notice::WakeWord;
+use crate::notice::{NoticeReceiver, WakeWord};
 
 /// The key of the queue of members that this process wakes.
 const QUEUE_KEY: u64 = 0;
@@ -30,8 +31,12 @@ const QUEUE_KEY: u64 = 0;
 const TIMER_KEY: u64 = 1;
 /// The first key of a wake socket.
 const SOCKET_KEYS: u64 = 2;
+/// The first key of a channel of notices.
+const CHANNEL_KEYS: u64 = 1 << 32;
 /// The first key of a member's own descriptor.
 const MEMBER_KEYS: u64 = 1 << 33;
+/// Turns of a channel's receiver in one wait.
+const TURNS_MAX: usize = 16;
 
 /// How often what has happened is collected before a wait by other means, so that a peer that wakes without end cannot keep the thread.
 const COLLECTIONS_MAX: usize = 16;
@@ -46,6 +51,13 @@ pub(crate) struct Waiter {
     state: Mutex<WaiterState>,
 }
 
+/// A subscription's membership in a waiter, until the last handle is dropped.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    member: Arc<Member>,
+    waiter: Weak<Waiter>,
+}
+
 #[derive(Debug, Default)]
 struct WaiterState {
     members: BTreeMap<u32, Arc<Member>>,
@@ -53,6 +65,9 @@ struct WaiterState {
     /// The sockets through which publishers wake members, by their keys.
     sockets: BTreeMap<u64, WakeSocket>,
     sockets_made: u64,
+    /// The channels whose notices wake members, by their keys.
+    channels: BTreeMap<u64, Weak<NoticeReceiver>>,
+    channels_made: u64,
     /// Members that rest and are not armed yet.
     resting: Vec<Arc<Member>>,
     /// Members that are ready.
@@ -85,10 +100,10 @@ impl Waiter {
         }
         let token = state.token_next;
         state.token_next = token.wrapping_add(1);
-        let member = Arc::new(Member::new(Arc::downgrade(self), token, key));
+        let member = Arc::new(Member::new(token, key));
         state.members.insert(token, Arc::clone(&member));
         state.ready.push(Arc::clone(&member));
-        Arc::new(Membership(member))
+        Arc::new(Membership { member, waiter: Arc::downgrade(self) })
     }
 
     /// Makes a socket through which a publisher's node wakes members. Returns the end for that node.
@@ -180,6 +195,7 @@ impl Waiter {
     fn prepare(&self, now_ns: u64) -> Option<Duration> {
         let mut state = self.state.lock();
         state.is_waiting = true;
+        self.watch_channels(&mut state);
         state.arm();
         state.look(now_ns);
         state.ready.retain(|member| member.is_ready());
@@ -197,17 +213,18 @@ impl Waiter {
         let mut tokens = Vec::new();
         for key in woken {
             match *key {
-                QUEUE_KEY => {
-                    let mut queued = BTreeSet::new();
-                    self.queue.take(&mut queued);
-                    tokens.extend(queued.into_iter().filter_map(|token| u32::try_from(token).ok()));
-                }
+                QUEUE_KEY => {}
                 // It was set for this wait.
                 TIMER_KEY => drop(rustix::io::read(&self.timer, &mut [0; 8])),
+                key if (CHANNEL_KEYS..MEMBER_KEYS).contains(&key) => Self::receive(&state, key),
                 key if key >= MEMBER_KEYS => tokens.extend(u32::try_from(key - MEMBER_KEYS).ok()),
                 key => self.take_socket(&mut state, key, &mut tokens),
             }
         }
+        // Last, after notices that were received above.
+        let mut queued = BTreeSet::new();
+        self.queue.take(&mut queued);
+        tokens.extend(queued.into_iter().filter_map(|token| u32::try_from(token).ok()));
         tokens.into_iter().for_each(|token| state.mark(token));
     }
 
@@ -236,6 +253,51 @@ impl Waiter {
         !keys.is_empty()
     }
 
+    /// Wakes a member when this handle is readable, once.
+    fn watch_for(&self, token: u32, handle: BorrowedFd<'_>) {
+        let watched = self.poller.watch(MEMBER_KEYS + u64::from(token), handle, Some(Interest::ReadOnce));
+        if let Err(error) = watched {
+            tracing::debug!(target: "fabricast", error = %ErrorChain(&error), "a read cannot be waited for");
+        }
+    }
+
+    /// Receives the notices of this channel while it waits.
+    fn receive_for(&self, receiver: &Arc<NoticeReceiver>) {
+        let state = &mut *self.state.lock();
+        if state.channels.values().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(receiver))) {
+            return;
+        }
+        let key = CHANNEL_KEYS + state.channels_made;
+        state.channels_made += 1;
+        state.channels.insert(key, Arc::downgrade(receiver));
+    }
+
+    /// Watches the channels, so that their notices end the wait.
+    fn watch_channels(&self, state: &mut WaiterState) {
+        state.channels.retain(|key, channel| {
+            let Some(receiver) = channel.upgrade() else {
+                self.poller.forget(*key);
+                return false;
+            };
+            let watched = receiver.wait_handle().and_then(|handle| {
+                handle.map_or(Ok(()), |handle| self.poller.watch(*key, handle, Some(Interest::Read)))
+            });
+            if let Err(error) = watched {
+                tracing::debug!(target: "fabricast", error = %ErrorChain(&error), "notices cannot be waited for");
+            }
+            true
+        });
+    }
+
+    /// Receives the notices of a channel.
+    fn receive(state: &WaiterState, key: u64) {
+        let Some(receiver) = state.channels.get(&key).and_then(Weak::upgrade) else { return };
+        let now_ns = SystemClock.monotonic_ns();
+        // An error is reported by the session; the members' timers still work.
+        let turns = (0..TURNS_MAX).take_while(|_| receiver.turn(now_ns).unwrap_or(false));
+        turns.for_each(drop);
+    }
+
     /// Wakes a member from within this process.
     fn waker(&self, token: u32) -> KeyedWaker {
         self.queue.keyed(token.into())
@@ -255,6 +317,7 @@ impl Waiter {
         let state = &mut *self.state.lock();
         state.members.remove(&token);
         state.looks.retain(|(_, other)| *other != token);
+        self.poller.forget(MEMBER_KEYS + u64::from(token));
         for members in [&mut state.resting, &mut state.ready] {
             members.retain(|member| member.token() != token);
         }
@@ -265,6 +328,70 @@ impl Waiter {
 impl AsFd for Waiter {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wait_handle()
+    }
+}
+
+impl Membership {
+    /// Its waiter.
+    pub(crate) fn waiter(&self) -> Option<Arc<Waiter>> {
+        self.waiter.upgrade()
+    }
+
+    /// What wakes it from other processes.
+    pub(crate) fn token(&self) -> u32 {
+        self.member.token()
+    }
+
+    /// What wakes it from threads of this process. `None` once its waiter is gone.
+    pub(crate) fn waker(&self) -> Option<KeyedWaker> {
+        Some(self.waiter()?.waker(self.token()))
+    }
+
+    /// Whether its subscription may have something new.
+    #[inline]
+    pub(crate) fn is_ready(&self) -> bool {
+        self.member.is_ready()
+    }
+
+    /// Wakes it when this handle of the subscription is readable, once. On failure the condition's time still wakes it.
+    pub(crate) fn watch(&self, handle: BorrowedFd<'_>) {
+        if let Some(waiter) = self.waiter() {
+            waiter.watch_for(self.token(), handle);
+        }
+    }
+
+    /// It is ready after so many nanoseconds at the latest; without a number, when there is something new.
+    pub(crate) fn expect_within(&self, left_ns: Option<u64>) {
+        let due_ns = left_ns.map_or(u64::MAX, |left_ns| SystemClock.monotonic_ns().saturating_add(left_ns));
+        self.member.expect_by(due_ns);
+    }
+
+    /// The subscription has found nothing new. `condition` says how to see that this changes.
+    pub(crate) fn rest(&self, condition: Condition) {
+        let Some(waiter) = self.waiter() else { return };
+        if let Condition::Notices { receiver, .. } = &condition {
+            waiter.receive_for(receiver);
+        }
+        if self.member.rest(condition) {
+            waiter.rest(Arc::clone(&self.member));
+        }
+    }
+
+    /// The subscription wants to be polled again at this time, ns, even if it rests because of another condition.
+    pub(crate) fn rest_anew(&self, due_ns: u64) {
+        // Its waiter then takes it anew. A wake-up that this hides costs as long as the time takes to come.
+        self.member.become_ready();
+        self.rest(Condition::At(due_ns));
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        if let Some(waiter) = self.waiter() {
+            waiter.forget(self.token());
+        }
+        // Here, where no lock is held: this may be the last use of a session.
+        self.member.clear();
     }
 }
 

@@ -13,12 +13,25 @@ const REALTIME_BASE_NS: u64 = 1_700_000_000_000_000_000;
 #[derive(Debug, Default)]
 pub(crate) struct VirtualClock {
     now_ns: AtomicU64,
+    /// How far real time was set, modulo 2^64.
+    set_ns: AtomicU64,
+    suspended_ns: AtomicU64,
 }
 
 impl VirtualClock {
     /// Lets this many nanoseconds pass.
     pub(crate) fn advance(&self, ns: u64) {
         self.now_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// Sets real time forward, or back.
+    pub(crate) fn set(&self, by_ns: i64) {
+        self.set_ns.fetch_add(by_ns.cast_unsigned(), Ordering::Relaxed);
+    }
+
+    /// Suspends the host for this many nanoseconds.
+    pub(crate) fn suspend(&self, ns: u64) {
+        self.suspended_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
     /// Advances to this moment, if it is in the future.
@@ -33,7 +46,12 @@ impl Clock for VirtualClock {
     }
 
     fn realtime_ns(&self) -> u64 {
-        REALTIME_BASE_NS + self.monotonic_ns()
+        let set_ns = self.set_ns.load(Ordering::Relaxed);
+        (REALTIME_BASE_NS + self.monotonic_ns() + self.suspended_ns()).wrapping_add(set_ns)
+    }
+
+    fn suspended_ns(&self) -> u64 {
+        self.suspended_ns.load(Ordering::Relaxed)
     }
 
     fn pause(&self, duration: Duration) {
@@ -60,5 +78,8 @@ mod tests {
         clock.advance_to(20);
         clock.advance_to(15);
         assert_eq!(clock.monotonic_ns(), 20);
+        clock.set(-30);
+        clock.suspend(100);
+        assert_eq!((clock.monotonic_ns(), clock.realtime_ns()), (20, base + 90));
     }
 }

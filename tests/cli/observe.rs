@@ -43,16 +43,19 @@ fn list_shows_every_node_and_topic() {
     let ended = place.run(&["list", "--json"]);
     let lines: Vec<&str> = ended.printed().lines().collect();
     for line in &lines {
-        assert_eq!(fields(line), ["node", "topic", "kind", "type", "sequence", "age_ns", "state"]);
+        assert_eq!(
+            fields(line),
+            ["node", "topic", "kind", "type", "sequence", "age_ns", "state", "slowest_lag"]
+        );
     }
     let expected = concat!(
         r#"{"node":"idle","topic":null,"kind":null,"type":null,"sequence":null,"#,
-        r#""age_ns":null,"state":"live"}"#
+        r#""age_ns":null,"state":"live","slowest_lag":null}"#
     );
     assert_eq!((lines.len(), lines[0]), (4, expected));
     let never = concat!(
         r#"{"node":"lib","topic":"never","kind":"state","type":"u64","sequence":0,"#,
-        r#""age_ns":null,"state":"live"}"#
+        r#""age_ns":null,"state":"live","slowest_lag":null}"#
     );
     assert_eq!(lines[2], never);
     let row = parsed(lines[1]);
@@ -72,15 +75,15 @@ fn list_is_a_table_for_people() {
     let _topics =
         ["EURUSD", "a/long/name"].map(|name| node.state_publisher::<(f64, f64)>(name).open().unwrap());
     let expected = "\
-NODE    TOPIC        KIND   TYPE        SEQUENCE  AGE  STATE
-idle    -            -      -           -         -    live
-quotes  EURUSD       state  (f64, f64)  0         -    live
-quotes  a/long/name  state  (f64, f64)  0         -    live
+NODE    TOPIC        KIND   TYPE        SEQUENCE  AGE  LAG  STATE
+idle    -            -      -           -         -    -    live
+quotes  EURUSD       state  (f64, f64)  0         -    -    live
+quotes  a/long/name  state  (f64, f64)  0         -    -    live
 ";
     assert_eq!(place.run(&["list"]).printed(), expected);
     let one = "\
-NODE  TOPIC  KIND  TYPE  SEQUENCE  AGE  STATE
-idle  -      -     -     -         -    live
+NODE  TOPIC  KIND  TYPE  SEQUENCE  AGE  LAG  STATE
+idle  -      -     -     -         -    -    live
 ";
     assert_eq!(place.run(&["list", "shm:idle"]).printed(), one);
 }

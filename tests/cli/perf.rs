@@ -110,6 +110,24 @@ fn lossy_stream_counts_lost_records() {
     assert!(number("lost") > 0, "{figures}");
 }
 
+#[test]
+fn blocking_stream_loses_nothing_where_a_lossy_one_does() {
+    let _turn = turn();
+    stay_on_one_processor();
+    for delivery in ["pull", "push"] {
+        let arguments = ["perf", "stream", "--policy", "block", "--capacity", "4096", "--batch", "16"];
+        let more = ["--delivery", delivery, "--subscribers", "2", "--iterations", "20000"];
+        let ended = Place::new().run(&[&arguments[..], &more, &["--json", "--cpus", "any"]].concat());
+        let figures = json(ended.printed().trim_end());
+        let number = |name: &str| figures[name].as_u64().unwrap();
+        assert_eq!((number("verified"), number("lost"), number("rejected")), (40_000, 0, 0), "{figures}");
+    }
+    let arguments =
+        ["perf", "stream", "--policy", "disconnect", "--capacity", "4096", "--iterations", "200000"];
+    let arguments = [&arguments[..], &["--batch", "16"]].concat();
+    Place::new().run(&[&arguments[..], &["--cpus", "any"]].concat()).assert_failure(1, &["disconnected"]);
+}
+
 /// Pins this thread, and the processes that it starts, to the first available processor.
 fn stay_on_one_processor() -> usize {
     let usable = sched_getaffinity(None).unwrap();
@@ -130,7 +148,7 @@ fn impossible_streams_are_reported() {
     let nobody = ["perf", "stream", "--connect", "shm:lab", "--wait", "0.05", "--cpus", "any"];
     let ended = place.run(&nobody);
     assert!(ended.code == Some(3) && ended.error.contains("shm:lab"), "{ended:?}");
-    let parts = ["--delivery, --batch, --capacity and --lossy", "`perf stream`"];
+    let parts = ["--delivery, --batch, --capacity, --lossy and --policy", "`perf stream`"];
     place.run(&["perf", "pull", "--batch", "2"]).assert_failure(2, &parts);
     place.run(&["perf", "stream", "--slots", "8"]).assert_failure(2, &["--slots", "--capacity"]);
     let parts = ["100 records of 1000 bytes", "100000 bytes", "--capacity"];

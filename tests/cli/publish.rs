@@ -6,7 +6,7 @@ use fabricast::{Decoded, Node, Raw, ReceiveError};
 use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::support::{Place, TIMEOUT, wait_until};
+use crate::support::{Place, TIMEOUT, json, wait_until};
 
 fn reader(place: &Place) -> Node {
     Node::builder().runtime_dir(place.path()).open().unwrap()
@@ -203,7 +203,7 @@ fn numbers_are_received_as_they_were_written_or_rejected() {
         assert_eq!(value.to_bits(), float.parse::<f64>().unwrap().to_bits(), "{value} for {float}");
     }
     let shown = place.run(&["get", "me/t", "--json"]);
-    assert_eq!(crate::support::json(shown.printed())["value"].to_string(), "5e-324");
+    assert_eq!(json(shown.printed())["value"].to_string(), "5e-324");
     publisher.end_input();
     let ended = publisher.end();
     assert_eq!((ended.code, ended.error.lines().count()), (Some(1), 3), "{ended:?}");
@@ -300,4 +300,20 @@ fn input_that_cannot_be_read_is_a_local_failure() {
         assert_eq!(output.status.code(), Some(7), "{error}");
         assert!(error.starts_with("fabricast: cannot read standard input: "), "{error}");
     }
+}
+
+#[test]
+fn values_expire_after_the_lifespan_that_is_declared() {
+    let place = Place::new();
+    let mut publisher = place.start(&["pub", "shm:p/t", "--lifespan", "1ms", "--quiet", "--linger", "1m"]);
+    publisher.write("old");
+    wait_until("the value", || {
+        let info = place.run(&["info", "shm:p/t", "--json"]);
+        info.code == Some(0)
+            && json(info.printed())["age_ns"].as_u64().is_some_and(|age_ns| age_ns > 1_000_000)
+    });
+    let info = place.run(&["info", "shm:p/t"]);
+    let is_shown = |line: &str| line.split_whitespace().eq(["lifespan", "1.0ms"]);
+    assert!(info.printed().lines().any(is_shown), "{}", info.printed());
+    place.run(&["get", "shm:p/t"]).assert_failure(1, &["shm:p/t has expired", "1.0ms"]);
 }

@@ -40,7 +40,7 @@ fn stopped_publisher_is_hung() {
 
     let ended = place.run(&["list", "shm:hung-1"]);
     assert_eq!(ended.code, Some(5), "{ended:?}");
-    assert!(ended.out.ends_with("hung-1  -      -     -     -         -    hung\n"), "{ended:?}");
+    assert!(ended.out.ends_with("hung-1  -      -     -     -         -    -    hung\n"), "{ended:?}");
     assert!(ended.error.contains("shm:hung-1"), "{ended:?}");
     let ended = place.run(&["get", "shm:hung-1/t"]);
     assert_eq!((ended.code, ended.error.lines().count()), (Some(5), 1), "{ended:?}");
@@ -122,7 +122,7 @@ fn node_that_sends_nonsense_is_reported_beside_the_listing() {
     assert_eq!((ended.code, ended.error.lines().count()), (Some(0), 1), "{ended:?}");
     assert!(parts.iter().all(|part| ended.error.contains(part)), "{ended:?}");
     let row = |node| format!(r#"{{"node":"{node}","topic":null,"kind":null,"type":null,"sequence":null,"#);
-    let rest = "\"age_ns\":null,\"state\":\"live\"}\n";
+    let rest = "\"age_ns\":null,\"state\":\"live\",\"slowest_lag\":null}\n";
     assert_eq!(ended.out, format!("{}{rest}{}{rest}", row("good"), row("odd")));
     place.run(&["list", "shm:odd"]).assert_failure(3, &parts);
     assert_eq!(place.run(&["get", "shm:odd/t"]).code, Some(3));

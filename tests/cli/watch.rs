@@ -166,3 +166,39 @@ pub(crate) fn is_stopped(process: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
     stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
 }
+
+#[test]
+fn overdue_values_are_reported_once_for_each_silence() {
+    let place = Place::new();
+    let mut publisher = place.publish("shm:p/t");
+    publisher.write("one");
+    let watch = place.start(&["watch", "shm:p/t", "--json", "--deadline", "150ms"]);
+    for value in ["one", "two", "three"] {
+        if value != "one" {
+            publisher.write(value);
+        }
+        assert_eq!(parsed(&watch.line())["value"], json!(value));
+        let line = watch.line();
+        assert_eq!(fields(&line), ["topic", "event", "epoch", "waited_ns"]);
+        let line = parsed(&line);
+        assert_eq!(line["event"], json!("overdue"));
+        assert!(line["waited_ns"].as_u64().unwrap() >= 150_000_000, "{line}");
+        let news = watch.error_line();
+        assert!(news.starts_with("fabricast: shm:p/t: no value has come for "), "{news}");
+    }
+    watch.signal(Signal::INT);
+    let ended = watch.end();
+    assert_eq!((ended.code, ended.printed()), (Some(0), ""));
+}
+
+/// A publisher that does not exist is late, too.
+#[test]
+fn records_of_no_publisher_are_overdue() {
+    let place = Place::new();
+    let node = place.node("n");
+    let tail = place.start(&["tail", "shm:n/t", "--follow", "--json", "--deadline", "100ms"]);
+    assert!(tail.error_line().ends_with("waiting for a publisher"));
+    let line = parsed(&tail.line());
+    assert_eq!((&line["event"], &line["epoch"]), (&json!("overdue"), &json!(null)));
+    drop(node);
+}

@@ -16,7 +16,7 @@ use rustix::net::{
 
 use super::time::PATIENCE;
 
-pub(crate) const VERSION: u16 = 3;
+pub(crate) const VERSION: u16 = 4;
 /// Another version of it.
 const OTHER_VERSION: u16 = VERSION + 1;
 pub(crate) const REFUSE: u16 = 1;
@@ -24,6 +24,7 @@ pub(crate) const HELLO: u16 = 2;
 pub(crate) const LIST_TOPICS: u16 = 3;
 pub(crate) const TOPICS: u16 = 4;
 pub(crate) const ATTACH: u16 = 5;
+pub(crate) const LET_GO: u16 = 22;
 pub(crate) const GRANTED: u16 = 6;
 pub(crate) const REFUSED: u16 = 7;
 pub(crate) const EXPOSE: u16 = 8;
@@ -125,7 +126,15 @@ pub(crate) fn attach(attachment: u32, topic: &str, push: bool) -> Vec<u8> {
         .long(0)
         .long(0)
         .long(0)
+        // No progress slot.
+        .byte(0)
         .message(ATTACH)
+}
+
+/// A request for a topic by pull, with values of the schema with this hash.
+pub(crate) fn attach_by_schema(attachment: u32, topic: &str, schema_hash: u64) -> Vec<u8> {
+    let body = Body::default().word(attachment).bytes(topic.as_bytes()).word(0).byte(1).long(schema_hash);
+    body.long(0).long(0).long(0).byte(0).message(ATTACH)
 }
 
 /// The text for a peer of the other version.
@@ -338,6 +347,6 @@ fn socket() -> Result<OwnedFd, Errno> {
 #[test]
 fn checksum_and_frame_match_the_protocol() {
     assert_eq!(crc32(b"123456789"), 0xCBF4_3926);
-    let golden = [0x46, 0x42, 0x43, 0x54, 0, 3, 0, 3, 0, 0, 0, 3, 0x1D, 0x57, 0x88, 0xFC, b'a', b'b', b'c'];
+    let golden = [0x46, 0x42, 0x43, 0x54, 0, 4, 0, 3, 0, 0, 0, 3, 0xFF, 0x8B, 0x93, 0x85, b'a', b'b', b'c'];
     assert_eq!(Body(b"abc".to_vec()).message(3), golden);
 }

@@ -287,8 +287,8 @@ impl<'a> Arrivals<'a> {
         Failure::new(Exit::Gone, format!("{}: {what}", line.unwrap_or(target))).note();
         if self.followed.is_json {
             let (line, epoch) = (line.map(ToString::to_string), epoch.map(|epoch| epoch.to_string()));
-            let topic = target.topic.as_str();
-            output::json_line(&mut std::io::stdout(), &NewsLine { topic, event, epoch, line })?;
+            let (topic, waited_ns) = (target.topic.as_str(), news.waited_ns());
+            output::json_line(&mut std::io::stdout(), &NewsLine { topic, event, epoch, line, waited_ns })?;
         }
         if is_of_same {
             return Ok(Arrival::Nothing);
@@ -332,6 +332,7 @@ impl<'a> Arrivals<'a> {
                 let sentence = format!("{}: {}", self.followed.target, ErrorChain(&error));
                 return Err(Failure::new(Exit::Gone, sentence));
             }
+            ReceiveError::Overdue { waited, .. } => return self.report(News::Overdue(*waited)),
             ReceiveError::NotResumed { .. } => {
                 let sentence = format!("{}: {}", self.followed.target, ErrorChain(&error));
                 Failure::new(Exit::Refused, sentence).note();

@@ -1,13 +1,7 @@
 //! The program's only reader of the operating system's clocks.
 #![expect(clippy::disallowed_methods, reason = "the library's clock is its own; this is the program's")]
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-
-/// Nanoseconds since the Unix epoch.
-pub(crate) fn realtime_ns() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
-}
+use std::time::{Duration, Instant};
 
 /// The present moment, to measure from.
 #[inline]

@@ -17,7 +17,7 @@ use super::feed::{is_feed, table_of};
 use super::interrupt::Interrupt;
 use super::keys::{keyless, only_key};
 use super::news::{other_epoch, other_kind, other_type};
-use super::output::{hex_dump, json_line};
+use super::output::{hex_dump, json_line, shown};
 use super::printer::{Form, FormArguments};
 use super::setting::{LineArguments, Setting, target};
 use super::subscription::Value;
@@ -217,9 +217,17 @@ impl Newest<Found> {
             || format!("{}, or watch the topic with `fabricast watch`", advice_to_wait(arguments.wait));
         let has_keys = matches!(subscriber, AnySubscriber::Table(_)) && arguments.key.is_none();
         let sentence = match (self, &arguments.key) {
-            (Self::Nothing, Some(key)) => return table::no_key(subscriber, target, key, arguments.wait),
+            (Self::Nothing, Some(key)) if subscriber.stats().expired == 0 => {
+                return table::no_key(subscriber, target, key, arguments.wait);
+            }
             (Self::Ended, _) if has_keys => format!("{target} has no keys: it has ended"),
             (Self::Ended, _) => format!("nothing arrived from {target}: it has ended"),
+            (Self::Unread(_) | Self::Nothing, _) if subscriber.stats().expired > 0 => {
+                let lifespan = shown(subscriber.lifespan().unwrap_or_default());
+                format!(
+                    "the newest value of {target} has expired: it is older than its lifespan of {lifespan}"
+                )
+            }
             (Self::Unread(sequence), _) => {
                 format!("value {sequence} of {target} cannot be read: it may be damaged")
             }

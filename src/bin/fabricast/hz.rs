@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use fabricast::{AnySubscriber, Delivery, LogStart, Meta, Raw, Target, TopicName};
+use fabricast::{AnySubscriber, Delivery, Meta, Raw, Target, TopicName};
 use serde::Serialize;
 use serde_json::Map;
 
@@ -18,7 +18,7 @@ use super::feed::{ends_event, is_feed};
 use super::interrupt::Interrupt;
 use super::keys::KeyArguments;
 use super::output::{count, data_rate, json_line, rate, span};
-use super::setting::{EndArgument, LineArguments, Setting, target};
+use super::setting::{EndArguments, LineArguments, Setting, target};
 use super::subscription::{Received, Value, keep};
 use super::units::duration;
 use super::value::Schemas;
@@ -80,7 +80,7 @@ pub(crate) struct Arguments {
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     duration: Option<Duration>,
     #[command(flatten)]
-    end: EndArgument,
+    end: EndArguments,
     /// Print one JSON object per line.
     #[arg(long)]
     json: bool,
@@ -188,8 +188,8 @@ struct Meter {
 
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
     let target = &arguments.target;
-    let (lines, until_end) = (arguments.line.of(target)?, arguments.end.until_end);
-    let source = setting.follow(lines, Delivery::Pull, LogStart::Newest, until_end)?;
+    let following = arguments.end.following(Delivery::Pull);
+    let source = setting.follow(arguments.line.of(target)?, following)?;
     // Only now: until here Ctrl-C has its default effect.
     let interrupt = Interrupt::install()?;
     // Values published before are not measured; a log begins after them.

@@ -5,16 +5,17 @@ use std::time::Duration;
 
 use clap::Args;
 use fabricast::{
-    AnySubscriber, Counter, Delivery, Epoch, Fact, LogStart, NodeName, Raw, ReceiveError, Sequence,
-    Subscriber, TableTopic, Target, TopicReport, Unit,
+    AnySubscriber, Counter, Delivery, Epoch, Fact, LogStart, NodeName, PublisherClock, Raw, ReceiveError,
+    Sequence, Subscriber, TableTopic, Target, TopicReport, Unit,
 };
 use serde::Serialize;
 
-use super::clock::{self, Deadline};
+use super::clock::Deadline;
 use super::failure::{Exit, Failure};
 use super::feed::{is_feed, log_of, table_of};
-use super::output::{age_ns, ago, data, json_line, memory, printable, shown, span, table};
+use super::output::{ago, data, json_line, memory, printable, shown, span, table};
 use super::setting::{Setting, target};
+use super::subscribers::Subscribers;
 use super::value::Schemas;
 
 const AFTER_HELP: &str = "\
@@ -26,6 +27,11 @@ Of a table, it also reads all entries, for up to a second, to count the suspect 
 entries are damaged. If a second is not enough, their number is unknown (null with --json). Of the
 log of a feed, it reads those of the feed's table, and shows the keys, the capacity and the
 suspect keys of that.
+
+It lists the subscribers, without this command, the slowest first: node, process, policy, and of
+those that report their progress the last sequence, the lag, the records lost, the reads repeated,
+and for how long the process has shown no sign of life (SEEN). With --json they are in
+\"subscribers\"; what a subscriber does not report is null.
 
 Time stamps are the fields that have names of time stamps: see `fabricast --help`; with --json
 they are in \"timestamps\". For the log or the table of a feed it names the other topic; with --json
@@ -78,6 +84,8 @@ struct Found {
     /// The fields with names of time stamps.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     timestamps: Vec<String>,
+    /// Null if the node does not list them.
+    subscribers: Option<Subscribers>,
     /// Of a topic of a feed only.
     #[serde(skip_serializing_if = "Option::is_none")]
     feed: Option<FeedTopics>,
@@ -123,13 +131,16 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     };
     let timestamps = Schemas::of(&subscriber).timestamps().names().map(str::to_owned).collect();
     let feed = feed_topics(&subscriber, target, report.epoch, attach);
-    let found = Found { suspect_keys, timestamps, feed };
+    let clock = subscriber.publisher_clock();
+    // Not itself.
     drop(subscriber);
+    let subscribers = Subscribers::of(&node, target).ok();
+    let found = Found { suspect_keys, timestamps, subscribers, feed };
     let mut out = io::stdout().lock();
     if arguments.json {
         json_line(&mut out, &NodeReport { node: target.address.node(), report: &report, found: &found })?;
     } else {
-        print(&mut out, target, &report, &found)?;
+        print(&mut out, target, (&report, &clock), &found)?;
     }
     Ok(Exit::Done)
 }
@@ -183,9 +194,13 @@ fn held(mut subscriber: AnySubscriber<Raw>, epoch: Epoch) -> Result<Held, Failur
     Ok(Held::Read { keys, capacity, suspect_keys: suspect_keys(table, report.sequence) })
 }
 
-fn print(out: &mut impl Write, target: &Target, report: &TopicReport, found: &Found) -> io::Result<()> {
-    let now_ns = clock::realtime_ns();
-    let ago = |ns: u64| ago(age_ns(now_ns, ns));
+fn print(
+    out: &mut impl Write,
+    target: &Target,
+    (report, clock): (&TopicReport, &PublisherClock),
+    found: &Found,
+) -> io::Result<()> {
+    let ago = |ns: u64| ago(clock.age_ns(ns));
     let unknown = || "-".to_owned();
     let hidden =
         |number: Option<u64>| number.map_or_else(|| MASK.to_owned(), |number| format!("{number:016x}"));
@@ -198,6 +213,7 @@ fn print(out: &mut impl Write, target: &Target, report: &TopicReport, found: &Fo
         ["state".to_owned(), format!("{}, heartbeat {}", report.state, ago(report.heartbeat_ns))],
         ["sequence".to_owned(), report.sequence.to_string()],
         ["newest value".to_owned(), newest],
+        ["lifespan".to_owned(), report.lifespan_ns.map_or_else(unknown, span)],
         ["process".to_owned(), report.process.map_or_else(unknown, |process| process.to_string())],
         ["host".to_owned(), report.host.as_deref().map_or_else(unknown, printable)],
         ["started".to_owned(), report.started_ns.map_or_else(unknown, ago)],
@@ -220,6 +236,7 @@ fn print(out: &mut impl Write, target: &Target, report: &TopicReport, found: &Fo
         [name, format!("{} times, first {}, last {}", error.value, ago(error.first_ns), ago(error.last_ns))]
     }));
     table(out, &rows)?;
+    found.subscribers.iter().try_for_each(|subscribers| subscribers.print(out))?;
     writeln!(out, "\nschema")?;
     for line in report.schema.to_string().lines() {
         writeln!(out, "  {}", printable(line))?;

@@ -11,9 +11,8 @@ use fabricast::{
 };
 use serde::Serialize;
 
-use super::clock;
 use super::failure::{Exit, Failure};
-use super::output::{age, age_ns, json_line, printable, table};
+use super::output::{json_line, printable, span, table};
 use super::setting::{Setting, address, is_absent, no_nodes};
 
 /// How long a node may take to answer before it is asked again.
@@ -29,11 +28,12 @@ const NAMED_AT_ONCE: usize = 3;
 const AFTER_HELP: &str = "\
 STATE is live, hung (the process runs but does not answer within 1.1 seconds) or gone (the process
 has ended and left its entry). AGE is the time since the newest value. A node without topics, or
-one that cannot be asked, shows `-` for its topic. An age like `-1h00m (clock?)` means that the
-value's time lies in the future: one of the clocks is wrong.
+one that cannot be asked, shows `-` for its topic. LAG is by how many records the slowest of those
+subscribers is behind that report their progress; `fabricast info` names them. The
+node tells the age, by its own clock.
 
-With --json each topic is one line {\"node\",\"topic\",\"kind\",\"type\",\"sequence\",\"age_ns\",\"state\"};
-unavailable fields are null.
+With --json each topic is one line {\"node\",\"topic\",\"kind\",\"type\",\"sequence\",\"age_ns\",\"state\",
+\"slowest_lag\"}; unavailable fields are null.
 
 Without ADDRESS the exit code is 0, or 7 if a local limit, such as open files, kept a node from
 being queried. With ADDRESS: 3 if no such node is found, 5 if the node is hung, 6 if it is gone.
@@ -64,8 +64,9 @@ struct Row {
     #[serde(rename = "type")]
     type_name: Option<String>,
     sequence: Option<u64>,
-    age_ns: Option<i64>,
+    age_ns: Option<u64>,
     state: Liveness,
+    slowest_lag: Option<u64>,
 }
 
 /// The answer of a node.
@@ -165,14 +166,13 @@ fn ask(node: &Node, work: &Receiver<NodeListing>) -> Vec<NodeAnswer> {
 }
 
 fn print(arguments: &Arguments, found: &[NodeAnswer]) -> Result<(), Failure> {
-    let now_ns = clock::realtime_ns();
-    let rows: Vec<Row> = found.iter().flat_map(|found| found.rows(now_ns)).collect();
+    let rows: Vec<Row> = found.iter().flat_map(NodeAnswer::rows).collect();
     let mut out = std::io::stdout().lock();
     if arguments.json {
         rows.iter().try_for_each(|row| json_line(&mut out, row))?;
         return Ok(());
     }
-    let head = ["NODE", "TOPIC", "KIND", "TYPE", "SEQUENCE", "AGE", "STATE"].map(str::to_owned);
+    let head = ["NODE", "TOPIC", "KIND", "TYPE", "SEQUENCE", "AGE", "LAG", "STATE"].map(str::to_owned);
     let cells = std::iter::once(head).chain(rows.iter().map(Row::cells));
     table(&mut out, &cells.collect::<Vec<_>>())?;
     Ok(())
@@ -230,21 +230,29 @@ impl NodeAnswer {
         }
     }
 
-    fn rows(&self, now_ns: u64) -> Vec<Row> {
+    fn rows(&self) -> Vec<Row> {
         let topics = self.answer.as_deref().unwrap_or_default();
         let (node, state) = (self.node.clone(), self.state());
-        let bare =
-            Row { node, topic: None, kind: None, type_name: None, sequence: None, age_ns: None, state };
+        let bare = Row {
+            node,
+            topic: None,
+            kind: None,
+            type_name: None,
+            sequence: None,
+            age_ns: None,
+            state,
+            slowest_lag: None,
+        };
         if topics.is_empty() {
             return vec![bare];
         }
-        let published = |topic: &TopicListing| Some(topic.published_ns).filter(|published| *published != 0);
         let row = |topic: &TopicListing| Row {
             topic: Some(topic.topic.clone()),
             kind: Some(topic.kind),
             type_name: Some(topic.type_name.clone()),
             sequence: Some(topic.sequence.get()),
-            age_ns: published(topic).map(|published_ns| age_ns(now_ns, published_ns)),
+            age_ns: topic.age_ns,
+            slowest_lag: topic.lag_max,
             ..bare.clone()
         };
         topics.iter().map(row).collect()
@@ -252,7 +260,7 @@ impl NodeAnswer {
 }
 
 impl Row {
-    fn cells(&self) -> [String; 7] {
+    fn cells(&self) -> [String; 8] {
         let absent = || "-".to_owned();
         [
             self.node.to_string(),
@@ -260,7 +268,8 @@ impl Row {
             self.kind.map_or_else(absent, |kind| kind.to_string()),
             self.type_name.as_deref().map_or_else(absent, printable),
             self.sequence.map_or_else(absent, |sequence| sequence.to_string()),
-            self.age_ns.map_or_else(absent, age),
+            self.age_ns.map_or_else(absent, span),
+            self.slowest_lag.map_or_else(absent, |lag| lag.to_string()),
             self.state.to_string(),
         ]
     }
@@ -324,17 +333,18 @@ mod tests {
     }
 
     #[test]
-    fn value_from_the_future_has_a_negative_age() {
+    fn row_has_no_hidden_characters() {
         let row = Row {
             node: "n".parse().unwrap(),
             topic: None,
             kind: None,
             type_name: Some("a\u{202e}b".to_owned()),
             sequence: None,
-            age_ns: Some(age_ns(0, 3_600_000_000_000)),
+            age_ns: Some(3_600_000_000_000),
             state: Liveness::Live,
+            slowest_lag: Some(7),
         };
-        assert_eq!(row.cells(), ["n", "-", "-", "a\\u202eb", "-", "-1h00m (clock?)", "live"]);
-        assert!(serde_json::to_string(&row).unwrap().contains(r#""age_ns":-3600000000000,"#));
+        assert_eq!(row.cells(), ["n", "-", "-", "a\\u202eb", "-", "1h00m", "7", "live"]);
+        assert!(serde_json::to_string(&row).unwrap().contains(r#""age_ns":3600000000000,"#));
     }
 }

@@ -20,6 +20,7 @@ mod pulses;
 mod setting;
 mod shape;
 mod source;
+mod subscribers;
 mod subscription;
 mod tail;
 mod timestamps;

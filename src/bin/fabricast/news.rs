@@ -1,7 +1,11 @@
 //! What happens to publishers that are followed.
 
+use std::time::Duration;
+
 use fabricast::{Epoch, Kind, Schema, Target};
 use serde::Serialize;
+
+use super::output::shown;
 
 /// What happens to a publisher, or to one of several.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +20,8 @@ pub(crate) enum News {
     Hung,
     /// It does again.
     Recovered,
+    /// No value has come for this long.
+    Overdue(Duration),
     /// Something has happened to one of several lines.
     Line(LineNews),
     /// The next values are of another type: another line brings them.
@@ -59,6 +65,9 @@ pub(crate) struct NewsLine<'a> {
     /// Of one of several lines only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) line: Option<String>,
+    /// Of values that are overdue only: for how long none has come.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) waited_ns: Option<u64>,
 }
 
 /// What it means that a publisher hangs, and that it does not any more.
@@ -70,9 +79,17 @@ impl News {
     pub(crate) fn is_of_same(&self) -> bool {
         use LineEvent::{Hung, OtherType, Recovered};
         match self {
-            Self::Hung | Self::Recovered => true,
+            Self::Hung | Self::Recovered | Self::Overdue(_) => true,
             Self::Line(news) => matches!(news.event, Hung | Recovered | OtherType(_)),
             _ => false,
+        }
+    }
+
+    /// For how long no value has come, if that is the news, nanoseconds.
+    pub(crate) fn waited_ns(&self) -> Option<u64> {
+        match self {
+            Self::Overdue(waited) => u64::try_from(waited.as_nanos()).ok(),
+            _ => None,
         }
     }
 
@@ -85,6 +102,7 @@ impl News {
             Self::Restarted => ("restarted", "the publisher has restarted: sequences begin anew".to_owned()),
             Self::Hung => ("hung", format!("{HUNG}; waiting for it")),
             Self::Recovered => ("recovered", RECOVERED.to_owned()),
+            Self::Overdue(waited) => ("overdue", format!("no value has come for {}", shown(*waited))),
             Self::Line(news) => news.described(),
             Self::Retyped => ("retyped", "values are of another type".to_owned()),
         }

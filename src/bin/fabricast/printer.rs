@@ -10,7 +10,7 @@ use super::arrivals::{CONFLATED, Loss, UNDECODABLE};
 use super::failure::{Exit, Failure};
 use super::output::{age, hex_dump, json_line};
 use super::subscription::Value;
-use super::value::{Content, Schemas, ValueLine, age_ns, key_text, len};
+use super::value::{Content, Schemas, ValueLine, key_text, len};
 
 /// How values are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,7 +166,7 @@ impl Printer {
 
 /// A line for people: where and when, the key, and `shown` of the value.
 fn text_line(value: &Value, content: &Content<'_>, shown: &str) -> Vec<u8> {
-    let (sequence, age) = (value.meta.sequence, age(age_ns(value)));
+    let (sequence, age) = (value.meta.sequence, age(content.age_ns));
     let (times, lead, marks) = (content.times("", "  "), content.lead(), content.marks());
     format!("{sequence:>10}  {age:>8}  {times}{lead}{shown}{marks}\n").into_bytes()
 }

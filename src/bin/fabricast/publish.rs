@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use crossbeam::channel::{Receiver, bounded};
-use fabricast::{Address, Epoch, Node, NodeName, Payload, Raw, Target, limits};
+use fabricast::{
+    Address, Epoch, Node, NodeName, Payload, PublishedKind, PublisherBuilder, Raw, Target, limits,
+};
 
 use self::lines::{Form, Layout, Line};
 use self::publisher::{Encoded, Publisher, Refused, SCHEMA};
@@ -91,6 +93,9 @@ pub(crate) struct Arguments {
     /// Serve the last value for this long after the input ends: seconds, or with a unit, as in 5s or 1h.
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "0")]
     linger: Duration,
+    /// Declare that values are valid for this time only: subscribers skip older ones. Seconds, or with a unit, as in 500ms.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    lifespan: Option<Duration>,
     /// Do not report what is served.
     #[arg(long, short)]
     quiet: bool,
@@ -242,7 +247,21 @@ impl Arguments {
     fn opening<'a>(&'a self, node: &'a Node) -> table::Opening<'a> {
         let capacity = self.keys.unwrap_or(limits::TABLE_CAPACITY_DEFAULT);
         let (topic, len_max, epoch) = (&self.target.topic, self.len_max(), self.epoch);
-        table::Opening { node, topic, capacity, len_max, epoch }
+        table::Opening { node, topic, capacity, len_max, epoch, lifespan: self.lifespan }
+    }
+
+    /// A builder with the epoch and the lifespan that are given.
+    fn named<'a, K: PublishedKind, P: Payload>(
+        &self,
+        mut builder: PublisherBuilder<'a, K, P>,
+    ) -> PublisherBuilder<'a, K, P> {
+        if let Some(epoch) = self.epoch {
+            builder = builder.epoch(epoch);
+        }
+        match self.lifespan {
+            Some(lifespan) => builder.lifespan(lifespan),
+            None => builder,
+        }
     }
 
     /// Reports on standard error, unless --quiet.
@@ -375,19 +394,13 @@ fn open_publisher<P: Payload<Borrowed = [u8]>>(
     Ok(match arguments.kind {
         Holding::Log => {
             let capacity = arguments.capacity.unwrap_or(limits::LOG_CAPACITY_DEFAULT);
-            let mut builder = node.log_publisher::<P>(topic).capacity(capacity);
-            if let Some(epoch) = arguments.epoch {
-                builder = builder.epoch(epoch);
-            }
+            let builder = arguments.named(node.log_publisher::<P>(topic)).capacity(capacity);
             Box::new(builder.payload_len_max(len_max).open()?)
         }
         // A table has another publisher: see `table::open`.
         Holding::State | Holding::Table => {
             let slots = arguments.slots.unwrap_or(limits::SLOT_COUNT_DEFAULT);
-            let mut builder = node.state_publisher::<P>(topic).slots(slots);
-            if let Some(epoch) = arguments.epoch {
-                builder = builder.epoch(epoch);
-            }
+            let builder = arguments.named(node.state_publisher::<P>(topic)).slots(slots);
             Box::new(builder.payload_len_max(len_max).open()?)
         }
     })

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args, ValueEnum};
 use fabricast::{
     Address, AddressError, AnySubscriber, Delivery, EventSink, LogStart, Node, NodeBuilder, NodeName, Raw,
-    RdmaConnect, SubscriberError, Target, default_runtime_dir,
+    RdmaConnect, SubscriberBuilder, SubscriberError, Target, default_runtime_dir,
 };
 use tracing_subscriber::EnvFilter;
 
@@ -17,6 +17,7 @@ use super::failure::{Exit, Failure};
 use super::lines::FollowedLines;
 use super::pulses::Pulses;
 use super::source::Source;
+use super::units::duration;
 
 /// How long a node may take to answer before it counts as hung.
 pub(crate) const ATTACH_TIMEOUT: Duration = Duration::from_secs(3);
@@ -47,12 +48,35 @@ pub(crate) enum Connect {
     TcpUnreliable,
 }
 
-/// Whether to end with the publisher, as an argument.
+/// What to do when no values come, as arguments.
 #[derive(Clone, Copy, Debug, Args)]
-pub(crate) struct EndArgument {
+pub(crate) struct EndArguments {
     /// End when the topic ends or its publisher is gone, instead of waiting for the next publisher.
     #[arg(long)]
+    until_end: bool,
+    /// Report when no value has come for this time: seconds, or with a unit, as in 500ms.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    deadline: Option<Duration>,
+}
+
+/// How a topic is followed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Following {
+    pub(crate) delivery: Delivery,
+    /// Where a log begins.
+    pub(crate) start: LogStart,
+    /// Until the end, or over restarts of the publisher.
     pub(crate) until_end: bool,
+    /// After which time without a value that is reported.
+    pub(crate) deadline: Option<Duration>,
+}
+
+impl EndArguments {
+    /// How they follow a topic from its next record on.
+    pub(crate) fn following(self, delivery: Delivery) -> Following {
+        let Self { until_end, deadline } = self;
+        Following { delivery, start: LogStart::Newest, until_end, deadline }
+    }
 }
 
 /// Further publishers of the same values, as arguments.
@@ -98,6 +122,19 @@ impl From<Way> for Delivery {
         match way {
             Way::Pull => Self::Pull,
             Way::Push => Self::Push,
+        }
+    }
+}
+
+impl Following {
+    /// A builder with these settings.
+    fn builder<'a>(&self, node: &'a Node, target: &Target) -> SubscriberBuilder<'a, AnySubscriber<Raw>> {
+        let Self { delivery, start, deadline, .. } = *self;
+        let builder =
+            node.any_subscriber::<Raw>(target).delivery(delivery).start(start).timeout(ATTACH_TIMEOUT);
+        match deadline {
+            Some(deadline) => builder.deadline(deadline),
+            None => builder,
         }
     }
 }
@@ -177,40 +214,41 @@ impl Setting {
         delivery: Delivery,
         start: LogStart,
     ) -> Result<AnySubscriber<Raw>, Failure> {
+        self.attach_to(node, target, Following { delivery, start, until_end: true, deadline: None })
+    }
+
+    fn attach_to(
+        &self,
+        node: &Node,
+        target: &Target,
+        following: Following,
+    ) -> Result<AnySubscriber<Raw>, Failure> {
+        let delivery = following.delivery;
         self.check_delivery(&target.address, delivery)?;
         tracing::info!(target: "fabricast", topic = %target, ?delivery, "subscribing");
-        let subscriber = node.any_subscriber::<Raw>(target).delivery(delivery).start(start);
-        let opened = subscriber.timeout(ATTACH_TIMEOUT).open();
+        let opened = following.builder(node, target).open();
         let subscriber = opened.map_err(|error| Failure::from(error).at(&target.address))?;
         let (topic, type_name) = (subscriber.topic(), subscriber.schema().type_name());
         tracing::info!(target: "fabricast", %topic, type_name, "subscribed");
         Ok(subscriber)
     }
 
-    /// Follows a topic of any kind and type, of a log from `start` on: until its end, or over restarts of its publisher, which need not
-    /// run yet.
-    pub(crate) fn follow(
-        &self,
-        lines: Followable<'_>,
-        delivery: Delivery,
-        start: LogStart,
-        until_end: bool,
-    ) -> Result<Source, Failure> {
-        let Followable { first: target, others } = lines;
+    /// Follows a topic of any kind and type: until its end, or over restarts of its publisher, which need not run yet.
+    pub(crate) fn follow(&self, lines: Followable<'_>, following: Following) -> Result<Source, Failure> {
+        let (Followable { first: target, others }, delivery) = (lines, following.delivery);
         if !others.is_empty() {
-            return self.follow_lines(lines, delivery, start, until_end);
+            return self.follow_lines(lines, following);
         }
-        if until_end {
+        if following.until_end {
             self.absence(&target.address).map_or(Ok(()), Err)?;
             let (node, pulses) = self.follower([target])?;
-            return Ok(Source::once(self.attach(&node, target, delivery, start)?, pulses));
+            return Ok(Source::once(self.attach_to(&node, target, following)?, pulses));
         }
         self.check_delivery(&target.address, delivery)?;
         tracing::info!(target: "fabricast", topic = %target, ?delivery, "following");
         let absence = self.absence(&target.address);
         let (node, pulses) = self.follower([target])?;
-        let subscriber = node.any_subscriber::<Raw>(target).delivery(delivery).start(start);
-        let opened = subscriber.timeout(ATTACH_TIMEOUT).persistent().open();
+        let opened = following.builder(&node, target).persistent().open();
         let opened = opened.map_err(|error| Failure::from(error).at(&target.address))?;
         if let Some(error) = opened.open_error() {
             let failure = absence.unwrap_or_else(|| Failure::from(error).at(&target.address));
@@ -236,18 +274,16 @@ impl Setting {
     fn follow_lines(
         &self,
         Followable { first, others }: Followable<'_>,
-        delivery: Delivery,
-        start: LogStart,
-        until_end: bool,
+        following: Following,
     ) -> Result<Source, Failure> {
+        let Following { delivery, until_end, .. } = following;
         let targets = || std::iter::once(first).chain(others);
         for target in targets() {
             self.check_delivery(&target.address, delivery)?;
         }
         tracing::info!(target: "fabricast", topic = %first, lines = 1 + others.len(), ?delivery, "following");
         let (node, pulses) = self.follower(targets())?;
-        let subscriber = node.any_subscriber::<Raw>(first).delivery(delivery).start(start);
-        let lines = subscriber.timeout(ATTACH_TIMEOUT).lines(others).open()?;
+        let lines = following.builder(&node, first).lines(others).open()?;
         let lines = FollowedLines::new(lines, until_end, (node, Arc::clone(&pulses)));
         lines.note_absent()?;
         Ok(Source::of_lines(lines, pulses))

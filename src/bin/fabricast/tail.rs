@@ -14,7 +14,7 @@ use super::failure::{Exit, Failure};
 use super::interrupt::Interrupt;
 use super::keys::KeyFilter;
 use super::printer::{Form, Printer};
-use super::setting::Setting;
+use super::setting::{Following, Setting};
 use super::subscription::{Value, keep};
 
 pub(crate) use self::arguments::Arguments;
@@ -22,8 +22,9 @@ pub(crate) use self::arguments::Arguments;
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
     let target = &arguments.target;
     let delivery = if arguments.push { Delivery::Push } else { Delivery::Pull };
-    let (lines, until_end) = (arguments.line.of(target)?, arguments.is_until_end());
-    let source = setting.follow(lines, delivery, arguments.start(), until_end)?;
+    let (start, until_end) = (arguments.start(), arguments.is_until_end());
+    let following = Following { delivery, start, until_end, deadline: arguments.deadline };
+    let source = setting.follow(arguments.line.of(target)?, following)?;
     // Only now: until here Ctrl-C has its default effect.
     let interrupt = Interrupt::install()?;
     let (duration, form) = (arguments.duration, arguments.form.form());

@@ -2,13 +2,12 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use fabricast::{AnySubscriber, DecodeError, Decoded, Raw, Schema, TopicName};
+use fabricast::{AnySubscriber, DecodeError, Decoded, PublisherClock, Raw, Schema, TopicName};
 use serde::Serialize;
 use serde_json::Map;
 
-use super::clock;
 use super::feed::{Record, is_feed};
-use super::output::{self, data, printable, readable};
+use super::output::{data, printable, readable};
 use super::subscription::Value;
 use super::timestamps::{Timestamp, Timestamps, as_object};
 
@@ -17,7 +16,7 @@ const BYTES_SHOWN: usize = 32;
 /// What is shown in place of the value of a removed key.
 const REMOVED: &str = "removed";
 
-/// How the values of a topic are decoded.
+/// How the values of a topic are decoded, and how old they are.
 #[derive(Clone, Debug)]
 pub(crate) struct Schemas {
     /// Of keys, if the topic is a table.
@@ -26,6 +25,7 @@ pub(crate) struct Schemas {
     /// Values are records of a feed.
     is_feed: bool,
     timestamps: Timestamps,
+    clock: PublisherClock,
 }
 
 /// What a value says.
@@ -36,6 +36,8 @@ pub(crate) struct Content<'s> {
     /// The value, unless it was removed or the topic has no schema.
     decoded: Option<serde_json::Value>,
     is_feed: bool,
+    /// Its age, nanoseconds; negative where the publisher's clock is ahead.
+    pub(crate) age_ns: i64,
     pub(crate) timestamps: Vec<Timestamp<'s>>,
 }
 
@@ -73,7 +75,8 @@ impl Schemas {
             None => (None, subscriber.schema().clone()),
         };
         let timestamps = Timestamps::of(&value);
-        Self { key, value, is_feed: is_feed(subscriber), timestamps }
+        let clock = subscriber.publisher_clock();
+        Self { key, value, is_feed: is_feed(subscriber), timestamps, clock }
     }
 
     /// The time stamps of values.
@@ -93,9 +96,9 @@ impl Schemas {
 
     /// Decodes a value.
     pub(crate) fn decode(&self, value: &Value) -> Result<Content<'_>, DecodeError> {
-        let key = self.key(value)?;
+        let (key, age_ns) = (self.key(value)?, self.age_ns(value));
         if is_removed(value) {
-            return Ok(Content { key, ..Content::default() });
+            return Ok(Content { key, age_ns, ..Content::default() });
         }
         let decoded = match self.value.decode(&value.bytes)? {
             Decoded::Value(decoded) => Some(decoded),
@@ -104,16 +107,22 @@ impl Schemas {
         };
         let read = |decoded| self.timestamps.read(decoded, value.meta.published_ns);
         let timestamps = decoded.as_ref().map(read).unwrap_or_default();
-        let mut content = Content { key, decoded, is_feed: self.is_feed, timestamps };
+        let mut content = Content { key, decoded, is_feed: self.is_feed, age_ns, timestamps };
         if let Some(record) = content.record() {
             content.key = Some(record.key.clone());
         }
         Ok(content)
     }
 
+    /// The age of a value, nanoseconds.
+    fn age_ns(&self, value: &Value) -> i64 {
+        self.clock.age_ns(value.meta.published_ns)
+    }
+
     /// Decodes as much of a value as can be: its bytes are shown instead.
     pub(crate) fn decode_key(&self, value: &Value) -> Result<Content<'_>, DecodeError> {
-        let key_only = |_| Ok(Content { key: self.key(value)?, ..Content::default() });
+        let age_ns = self.age_ns(value);
+        let key_only = |_| Ok(Content { key: self.key(value)?, age_ns, ..Content::default() });
         self.decode(value).or_else(key_only)
     }
 }
@@ -170,7 +179,7 @@ impl Content<'_> {
 impl<'a> ValueLine<'a> {
     /// The line of a value of this topic.
     pub(crate) fn new(topic: &'a TopicName, value: &Value, content: Content<'_>) -> Self {
-        let Content { key, decoded, timestamps, .. } = content;
+        let Content { key, decoded, age_ns, timestamps, .. } = content;
         let removed = is_removed(value);
         let (decoded, encoding) = match decoded {
             Some(decoded) => (decoded, None),
@@ -183,7 +192,7 @@ impl<'a> ValueLine<'a> {
             sequence: value.meta.sequence.get(),
             epoch: value.meta.epoch.to_string(),
             published_ns: value.meta.published_ns,
-            age_ns: age_ns(value),
+            age_ns,
             value: decoded,
             encoding,
             number: value.key.as_ref().map(|key| key.number),
@@ -201,11 +210,6 @@ pub(crate) fn len(value: &Value) -> String {
 /// A key for people, on one line: a text as it is, any other key as JSON.
 pub(crate) fn key_text(key: &serde_json::Value) -> String {
     key.as_str().map_or_else(|| readable(key), printable)
-}
-
-/// The age of a value, nanoseconds; negative where the publisher's clock is ahead.
-pub(crate) fn age_ns(value: &Value) -> i64 {
-    output::age_ns(clock::realtime_ns(), value.meta.published_ns)
 }
 
 /// Whether this is the removal of a key.

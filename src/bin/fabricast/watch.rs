@@ -3,24 +3,24 @@
 use std::time::Duration;
 
 use clap::Args;
-use fabricast::{LogStart, Target};
+use fabricast::Target;
 
 use super::arrivals::{Arrival, Arrivals, Followed};
 use super::failure::{Exit, Failure};
 use super::interrupt::Interrupt;
 use super::keys::KeyArguments;
 use super::printer::{Form, Printer};
-use super::setting::{EndArgument, LineArguments, Setting, Way, target};
+use super::setting::{EndArguments, LineArguments, Setting, Way, target};
 use super::subscription::keep;
 use super::units::duration;
 
 const AFTER_HELP: &str = "\
 A line is the sequence of a value, its age when printed, and the value. Values of a state topic
 that were replaced before they were read are counted on a line of their own. For a log topic every
-record published from now on is shown; `fabricast tail` shows earlier ones. Ages compare the
-clocks of both hosts, and are off by their difference; `-1h00m (clock?)` means that the value's
-time lies in the future. Time stamps in the value come before it: see `fabricast --help`. Records
-of a feed are shown as `fabricast tail` shows them.
+record published from now on is shown; `fabricast tail` shows earlier ones. Ages by push, and from
+another host, compare the clocks of both hosts, and are off by their difference; `-1h00m (clock?)`
+means that the value's time lies in the future. Time stamps in the value come before it: see
+`fabricast --help`. Records of a feed are shown as `fabricast tail` shows them.
 
 Of a table, all keys are shown first, and then each key that changes: the sequence is that of the
 commit, and key and value are separated by a tab. `removed` in place of the value means that the
@@ -48,6 +48,10 @@ A publisher that hangs, because its process is stopped for example, is reported 
 within about 3 s, once (hung), and again when it runs (recovered). It is not lost, and the command
 waits for it.
 
+With --deadline, a line on standard error says when no value has come for that time, from any
+publisher; and again after the next value. With --json it is also a line of standard output,
+{\"topic\",\"event\",\"epoch\",\"waited_ns\"}: the event is overdue.
+
 With --line, several publishers of the same values, with the same sequences and the same named
 epoch, are lines of one topic. Each value is shown once, from the line that has it first, and no
 record is lost as long as one line has it. Standard error says when the publisher of a line is
@@ -70,6 +74,7 @@ Examples:
   fabricast watch shm:quotes/EURUSD --count 10 --json
   fabricast watch shm:quotes/EURUSD --for 5s --delivery push
   fabricast watch shm:quotes/EURUSD --until-end
+  fabricast watch shm:quotes/EURUSD --deadline 2s
   fabricast watch shm:quotes/fx --key 'EUR*'
   fabricast watch shm:a/trades --line shm:b/trades";
 
@@ -91,7 +96,7 @@ pub(crate) struct Arguments {
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     duration: Option<Duration>,
     #[command(flatten)]
-    end: EndArgument,
+    end: EndArguments,
     /// How values travel.
     #[arg(long, value_enum, default_value_t = Way::Pull)]
     delivery: Way,
@@ -102,8 +107,8 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
     let target = &arguments.target;
-    let (lines, until_end) = (arguments.line.of(target)?, arguments.end.until_end);
-    let source = setting.follow(lines, arguments.delivery.into(), LogStart::Newest, until_end)?;
+    let following = arguments.end.following(arguments.delivery.into());
+    let source = setting.follow(arguments.line.of(target)?, following)?;
     // Only now: until here Ctrl-C has its default effect.
     let interrupt = Interrupt::install()?;
     let (duration, is_json) = (arguments.duration, arguments.json);

@@ -1,6 +1,21 @@
 use crate::control::error::ControlError;
 use crate::control::message::AttachmentId;
-use crate::id::{Delivery, TopicId};
+use crate::id::{Delivery, KindOptions, SlowPolicy, TopicId};
+
+/// What an attachment asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AttachOptions {
+    /// The options for the topic's kind.
+    pub(crate) options: KindOptions,
+    /// The policy of a subscriber that reports its progress.
+    pub(crate) progress: Option<SlowPolicy>,
+}
+
+impl From<KindOptions> for AttachOptions {
+    fn from(options: KindOptions) -> Self {
+        Self { options, progress: None }
+    }
+}
 
 /// The client's state of one attachment.
 #[derive(Debug)]
@@ -8,6 +23,10 @@ pub(super) struct ClientAttachment {
     pub(super) topic_id: TopicId,
     pub(super) delivery: Delivery,
     pub(super) step: AttachStep,
+    /// Its policy, if it reports its progress.
+    pub(super) progress: Option<SlowPolicy>,
+    /// The publisher has let it go.
+    pub(super) is_let_go: bool,
     pub(super) topic_ended: bool,
     pub(super) listening: NoticesRequest,
     /// It has asked to be woken through a socket, and has no answer yet.

@@ -136,6 +136,7 @@ fn a_session_has_a_limit_of_attachments() {
         delivery: Delivery::Pull,
         schema_hash: None,
         options: KindOptions::default(),
+        progress: None,
     };
     pair.server.on_message(&codec::encode(&Message::Attach(attach)), 0);
     let Message::Refused(refused) = sent(pair.server.next_action()) else { panic!() };

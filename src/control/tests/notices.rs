@@ -50,6 +50,7 @@ fn a_reused_attachment_number_may_listen_again() {
             delivery,
             schema_hash: None,
             options: KindOptions::default(),
+            progress: None,
         });
         let detach = Message::Detach(Detach { attachment, counts: counts(0) });
         pair.server.on_message(&codec::encode(&attach), 0);

@@ -5,16 +5,17 @@ use std::collections::VecDeque;
 use proptest::prelude::*;
 
 use super::sample::{
-    self, any_attachment, any_delivery, any_hello, any_invite, any_message, any_topic, any_way, counts,
-    entry, grant_of, identity, nonce,
+    self, any_attachment, any_delivery, any_hello, any_invite, any_message, any_progress, any_topic, any_way,
+    counts, entry, grant_of, identity, nonce,
 };
-use crate::control::client::{ClientEvent, ClientSession};
+use crate::control::LetGoReason;
+use crate::control::client::{AttachOptions, ClientEvent, ClientSession};
 use crate::control::codec::{self, Outgoing};
 use crate::control::error::{ControlError, RefuseReason};
 use crate::control::message::*;
 use crate::control::notices::{Notices, NoticesBy, WakeBy};
 use crate::control::server::{ACTIONS_MAX, ServerAction, ServerSession};
-use crate::id::{Delivery, KindOptions, TopicName};
+use crate::id::{Delivery, KindOptions, SlowPolicy, TopicName};
 use crate::limits;
 
 /// An event at one end of a session.
@@ -35,7 +36,10 @@ enum Operation {
 #[derive(Clone, Debug)]
 enum Request {
     List(Option<TopicName>),
-    Attach(TopicName, Delivery),
+    Attach(TopicName, Delivery, Option<SlowPolicy>),
+    ListSubscribers(TopicName),
+    AnswerSubscribers(bool),
+    LetGo(AttachmentId, LetGoReason),
     Expose(AttachmentId),
     Detach(AttachmentId),
     End,
@@ -55,7 +59,13 @@ enum Request {
 fn any_request() -> impl Strategy<Value = Request> {
     prop_oneof![
         proptest::option::of(any_topic()).prop_map(Request::List),
-        (any_topic(), any_delivery()).prop_map(|(topic, delivery)| Request::Attach(topic, delivery)),
+        (any_topic(), any_delivery(), any_progress())
+            .prop_map(|(topic, delivery, progress)| Request::Attach(topic, delivery, progress)),
+        any_topic().prop_map(Request::ListSubscribers),
+        any::<bool>().prop_map(Request::AnswerSubscribers),
+        (any_attachment(), any::<bool>()).prop_map(|(id, overtaken)| {
+            Request::LetGo(id, if overtaken { LetGoReason::Overtaken } else { LetGoReason::Unseen })
+        }),
         any_attachment().prop_map(Request::Expose),
         any_attachment().prop_map(Request::Detach),
         Just(Request::End),
@@ -102,7 +112,8 @@ fn any_operations() -> impl Strategy<Value = Vec<Operation>> {
 fn regions_of(message: &Message) -> usize {
     let has_wake_word = matches!(message, Message::Notices(Notices { by: NoticesBy::WakeWord, .. }));
     let carries = matches!(message, Message::Expose(_) | Message::Granted(_) | Message::WakeBy(_));
-    usize::from(has_wake_word || carries)
+    let has_slot = matches!(message, Message::Attach(Attach { progress: Some(_), .. }));
+    usize::from(has_wake_word || has_slot || carries)
 }
 
 fn ask_server(server: &mut ServerSession, request: Request) {
@@ -114,6 +125,8 @@ fn ask_server(server: &mut ServerSession, request: Request) {
         Request::Exposed(id) => server.exposed(id),
         Request::Detached(id) => server.detached(id, 3),
         Request::TopicEnded(id) => server.topic_ended(id, 3),
+        Request::LetGo(id, reason) => server.let_go(id, reason, 3),
+        Request::AnswerSubscribers(found) => server.answer_subscribers(found.then(sample::subscribers)),
         Request::Notices(id, by) => server.notices(id, by),
         Request::WakeSlot(id) => server.wake_slot(id, Some(3)),
         Request::End => {
@@ -127,9 +140,11 @@ fn ask_server(server: &mut ServerSession, request: Request) {
 fn ask_client(client: &mut ClientSession, request: Request) {
     let _ = match request {
         Request::List(after) => client.list(after),
-        Request::Attach(topic, delivery) => {
-            client.attach(topic, delivery, None, KindOptions::default()).map(drop)
+        Request::Attach(topic, delivery, progress) => {
+            let options = AttachOptions { options: KindOptions::default(), progress };
+            client.attach(topic, delivery, None, options).map(drop)
         }
+        Request::ListSubscribers(topic) => client.list_subscribers(topic),
         Request::Expose(id) => client.expose(id),
         Request::Detach(id) => client.detach(id, counts(0)),
         Request::Listen(id) => client.listen(id),
@@ -357,7 +372,7 @@ impl Honest {
             Step::List => ask_client(&mut self.client, Request::List(None)),
             Step::Attach(push) => {
                 let delivery = if push { Delivery::Push } else { Delivery::Pull };
-                ask_client(&mut self.client, Request::Attach("a".parse().unwrap(), delivery));
+                ask_client(&mut self.client, Request::Attach("a".parse().unwrap(), delivery, None));
             }
             Step::Expose(id) => ask_client(&mut self.client, Request::Expose(AttachmentId::new(id))),
             Step::Listen(id) => ask_client(&mut self.client, Request::Listen(AttachmentId::new(id))),

@@ -107,6 +107,7 @@ fn attachments_out_of_turn_are_refused() {
             delivery,
             schema_hash: None,
             options: KindOptions::default(),
+            progress: None,
         })
     };
     let expose = Message::Expose(attachment);

@@ -7,8 +7,9 @@ use proptest::prelude::*;
 use crate::control::error::RefuseReason;
 use crate::control::message::*;
 use crate::control::notices::{Heard, NoticeChannel, Notices, NoticesBy, TicketBytes, WakeBy, WakeSlot};
+use crate::control::progress::*;
 use crate::control::text::Text;
-use crate::id::{Delivery, Epoch, Incarnation, Kind, KindOptions, Sequence, TopicId, TopicName};
+use crate::id::{Delivery, Epoch, Incarnation, Kind, KindOptions, Sequence, SlowPolicy, TopicId, TopicName};
 use crate::layout::GeometryNumbers;
 use crate::limits;
 
@@ -37,10 +38,12 @@ pub(crate) fn entry(name: &str) -> TopicEntry {
         type_name: Text::cut("Quote"),
         sequence: 7,
         published_ns: 1000,
+        published_age_ns: 1001,
         heartbeat_age_ns: 100,
         epoch: Epoch::new(0xFF).unwrap(),
         pull_subscribers: 2,
         push_subscribers: 1,
+        lag_max: Some(3),
         payload_len_max: 64,
     }
 }
@@ -58,6 +61,7 @@ pub(crate) fn grant(attachment: u32) -> Grant {
         address: 0x7F00_0000_0000,
         newest: Sequence::new(42),
         after: Sequence::new(40),
+        lifespan_ns: 1000,
     }
 }
 
@@ -84,6 +88,7 @@ pub(crate) fn every_message() -> Vec<Message> {
             delivery: Delivery::Push,
             schema_hash: Some(0xCAFE_F00D),
             options: KindOptions([3, 5, 7]),
+            progress: Some(SlowPolicy::Block),
         }),
         Message::Granted(grant(9)),
         Message::Refused(Refused {
@@ -97,13 +102,38 @@ pub(crate) fn every_message() -> Vec<Message> {
         Message::Detached(Detached { attachment, published: 7 }),
         Message::TopicEnded(TopicEnded { attachment, published: 7 }),
         Message::End(EndSummary { reason: EndReason::DONE, counts: counts(1) }),
-        Message::Invite(Invite { identity: identity("node-1"), topic }),
+        Message::Invite(Invite { identity: identity("node-1"), topic: topic.clone() }),
         Message::Listen(attachment),
         Message::Notices(Notices { attachment, by: NoticesBy::Channel(channel()) }),
         Message::Heard(heard(true)),
+        Message::ListSubscribers(ListSubscribers { topic }),
+        Message::Subscribers(Subscribers { found: Some(subscribers()) }),
         Message::WakeBy(WakeBy { attachment, socket: 2, token: 7 }),
         Message::WakeSlot(WakeSlot { attachment, slot: Some(5) }),
+        Message::LetGo(LetGo { attachment, reason: LetGoReason::Overtaken, published: 7 }),
     ]
+}
+
+/// A subscriber that reports its progress, and one that does not.
+pub(crate) fn subscribers() -> SubscriberPage {
+    let progress = ProgressEntry {
+        policy: SlowPolicy::Block,
+        is_gating: true,
+        last: 5,
+        received: 4,
+        lost: 1,
+        retries: 3,
+        rejected: 2,
+        unseen_ns: 6,
+    };
+    let entry = |delivery, progress| SubscriberEntry {
+        node: "desk".parse().unwrap(),
+        process: 4242,
+        delivery,
+        progress,
+    };
+    let entries = vec![entry(Delivery::Pull, Some(progress)), entry(Delivery::Push, None)];
+    SubscriberPage { newest: 7, count: 2, entries: SubscriberEntries::cut(entries) }
 }
 
 pub(crate) fn channel() -> NoticeChannel {
@@ -132,11 +162,16 @@ pub(crate) fn any_message() -> impl Strategy<Value = Message> {
             let entries = names.iter().map(|name| entry(name)).collect();
             Message::Topics(Topics { page: Page::cut(entries).0, more })
         }),
-        (any_attachment(), any_topic(), any_delivery(), any::<Option<u64>>(), any_options()).prop_map(
-            |(attachment, topic, delivery, schema_hash, options)| {
-                Message::Attach(Attach { attachment, topic, delivery, schema_hash, options })
-            }
-        ),
+        (any_attachment(), any_topic(), any_delivery(), any::<Option<u64>>(), any_options(), any_progress())
+            .prop_map(|(attachment, topic, delivery, schema_hash, options, progress)| {
+                Message::Attach(Attach { attachment, topic, delivery, schema_hash, options, progress })
+            }),
+        any_topic().prop_map(|topic| Message::ListSubscribers(ListSubscribers { topic })),
+        any::<bool>().prop_map(|found| Message::Subscribers(Subscribers { found: found.then(subscribers) })),
+        (any_attachment(), any::<bool>(), 0..9_u64).prop_map(|(attachment, overtaken, published)| {
+            let reason = if overtaken { LetGoReason::Overtaken } else { LetGoReason::Unseen };
+            Message::LetGo(LetGo { attachment, reason, published })
+        }),
         (any_attachment(), any_topic())
             .prop_map(|(attachment, topic)| Message::Granted(grant_of(attachment, &topic))),
         (any_attachment(), any::<u16>(), text).prop_map(|(attachment, reason, text)| {
@@ -207,6 +242,12 @@ pub(crate) fn any_topic() -> impl Strategy<Value = TopicName> {
 
 pub(crate) fn any_delivery() -> impl Strategy<Value = Delivery> {
     prop_oneof![Just(Delivery::Pull), Just(Delivery::Push)]
+}
+
+/// What an attachment asks for if it is slow.
+pub(crate) fn any_progress() -> impl Strategy<Value = Option<SlowPolicy>> {
+    let policies = vec![SlowPolicy::Lap, SlowPolicy::Block, SlowPolicy::Disconnect];
+    proptest::option::of(proptest::sample::select(policies))
 }
 
 fn any_options() -> impl Strategy<Value = KindOptions> {

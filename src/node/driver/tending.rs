@@ -1,7 +1,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 
+use crate::clock::{Correction, Timeline, namespace};
+use crate::event::Event;
 use crate::id::TopicName;
+use crate::layout::clock::ClockLine;
 use crate::layout::header::HOT_HEARTBEAT;
 use crate::limits;
 use crate::memory::Region;
@@ -14,10 +17,14 @@ use crate::publisher::{CopyBudget, PublishedTopic, Tended};
 pub(super) struct Tending {
     /// The repositories of all topics that have not ended, by key: a heartbeat only stores to some of them.
     living: Vec<(u64, Arc<Region>)>,
+    /// The timeline that they show.
+    timeline: Timeline,
     /// Heartbeats so far.
     beats: u64,
     /// Topics with landing regions to be written, ended ones included.
     tended: BTreeMap<u64, Arc<PublishedTopic>>,
+    /// Topics with subscribers that report their progress.
+    watched: BTreeMap<u64, Arc<PublishedTopic>>,
     /// The last incarnations that have ended, while they are used.
     ended: BTreeMap<TopicName, Weak<PublishedTopic>>,
     /// The key from which the next round begins.
@@ -38,14 +45,19 @@ impl Tending {
         self.living.is_empty()
     }
 
-    /// Writes the heartbeat to the repositories whose turn it is.
-    pub(super) fn beat(&mut self, realtime_ns: u64) {
+    /// Compares the time stamps of the node with the host's clock, and writes the heartbeat to the repositories whose turn it is.
+    pub(super) fn beat(&mut self, core: &NodeCore) {
+        core.time.steer(|correction| self.correct(core, correction));
+        if self.timeline != core.time.timeline() {
+            self.show(core.time.timeline());
+        }
+        let now_ns = core.time.now_ns();
         self.beats += 1;
         let is_next = |key: u64| key % limits::HEARTBEAT_PARTS == self.beats % limits::HEARTBEAT_PARTS;
         // Their lines are far apart: fetched together, they take a fraction of the time.
         let next = || self.living.iter().filter(|(key, _)| is_next(*key)).map(|(_, repository)| repository);
         next().for_each(|repository| repository.expect_writes(HOT_HEARTBEAT, size_of::<u64>()));
-        next().for_each(|repository| PublishedTopic::beat(repository, realtime_ns));
+        next().for_each(|repository| PublishedTopic::beat(repository, now_ns));
         self.ended.retain(|_, topic| topic.strong_count() > 0);
     }
 
@@ -62,13 +74,20 @@ impl Tending {
         let mut due = BTreeMap::new();
         if budget.is_beat() {
             due.append(&mut self.tended);
+            self.watch(budget.now_ns(), &mut changed);
         }
         for key in keys {
             if let Some(topic) = self.tended.remove(key).or_else(|| core.topics.keyed(*key)) {
                 if topic.has_ended() {
                     self.end(core, &topic, &mut changed);
                 } else {
-                    self.begin(&topic);
+                    self.begin(core, &topic);
+                    if topic.subscribers.has_reported() {
+                        self.watched.insert(*key, Arc::clone(&topic));
+                    }
+                }
+                if topic.subscribers.take_news() {
+                    changed.extend(topic.attached());
                 }
                 due.insert(*key, topic);
             }
@@ -77,10 +96,44 @@ impl Tending {
         changed
     }
 
-    fn begin(&mut self, topic: &PublishedTopic) {
+    /// Checks whether the nodes of subscribers that report their progress run.
+    fn watch(&mut self, now_ns: u64, changed: &mut Vec<Attachment>) {
+        self.watched.retain(|_, topic| {
+            topic.subscribers.watch(now_ns);
+            if topic.subscribers.take_news() {
+                changed.extend(topic.attached());
+            }
+            topic.subscribers.has_reported() && !topic.has_ended()
+        });
+    }
+
+    fn begin(&mut self, core: &NodeCore, topic: &PublishedTopic) {
         if let Err(index) = self.index(topic) {
-            self.living.insert(index, (topic.key(), Arc::clone(topic.registration.region())));
+            let repository = Arc::clone(topic.registration.region());
+            // Its publisher wrote it, but may have done so before the last correction.
+            ClockLine { namespace: namespace(), timeline: core.time.timeline() }.write(&repository);
+            self.living.insert(index, (topic.key(), repository));
         }
+    }
+
+    /// Shows a correction to the readers of all repositories, before time stamps follow it.
+    fn correct(&mut self, core: &NodeCore, correction: &Correction) {
+        if correction.was_suspended {
+            // The last heartbeats are from before the suspension: this node would look hung.
+            let now_ns = correction.timeline.stamp_ns(core.clock.monotonic_ns());
+            self.living.iter().for_each(|(_, repository)| PublishedTopic::beat(repository, now_ns));
+        }
+        self.show(correction.timeline);
+        if let Some(ahead_ns) = correction.news_ns {
+            core.tell(&Event::ClockSet { ahead_ns });
+        }
+    }
+
+    /// Shows a timeline to the readers of all repositories.
+    fn show(&mut self, timeline: Timeline) {
+        self.timeline = timeline;
+        let line = ClockLine { namespace: namespace(), timeline };
+        self.living.iter().for_each(|(_, repository)| line.write(repository));
     }
 
     fn index(&self, topic: &PublishedTopic) -> Result<usize, usize> {

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
+
 use super::membership::ChannelMembership;
-use super::{Answer, LinkAttachment, LinkError, LinkState, LinkUse, Parting};
+use super::{Answer, Attached, Link, LinkAttachment, LinkError, LinkState, LinkUse, Parting, Request};
 use crate::chain::ErrorChain;
-use crate::control::{NoticeChannel, NoticesBy, SubscriberCounts};
+use crate::control::{AttachOptions, NoticeChannel, NoticesBy, SubscriberCounts, WakeBy};
 use crate::event::Event;
 use crate::fabric::{Exposure, FabricError, KeyedWaker, Offer, Placement, Prepared, Registration};
 use crate::memory::Region;
@@ -13,8 +15,9 @@ use crate::notice::{WAKE_WORD_LEN, WakeWord};
 use crate::repository::SubscriberStats;
 use crate::subscriber::{
     AttachError, Attachment, GrantError, Granted, NoticeSource, NoticeSubscription, Source, TopicEnd, Waiter,
+    Watched,
 };
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::{AtomicBool, Ordering};
 
 impl LinkAttachment {
     /// Its session.
@@ -76,6 +79,21 @@ impl LinkAttachment {
         })
     }
 
+    /// Asks the peer to wake this waiter by a socket, with this token.
+    fn ask_to_wake(&self, waiter: &Arc<Waiter>, token: u32) -> Result<(), FabricError> {
+        let state = &mut *self.link.state.lock();
+        if !state.connection.capabilities().shares_memory {
+            return Err(FabricError::Access { why: "this medium carries no sockets" });
+        }
+        let (socket, sender) = state.wake_sockets.of(waiter)?;
+        self.attached.inbox.lock().socket = Some(sender);
+        let asked = state.session.wake_by(WakeBy { attachment: self.id, socket, token });
+        // The session is over, or the topic has ended: the waiter is told.
+        asked.map_err(|_| FabricError::Closed)?;
+        state.flush();
+        Ok(())
+    }
+
     /// The answer to the last request, once it is there.
     fn take_answer(&self) -> Option<Answer> {
         self.attached.inbox.lock().answer.take()
@@ -85,34 +103,77 @@ impl LinkAttachment {
     pub(in crate::node) fn expose(&self, landing: Registration) -> Result<(), LinkError> {
         assert_ne!(landing.exposure(), Exposure::Read, "a landing region is written by the peer");
         let landing = Arc::new(landing);
+        let mut state = self.link.lock_prepared(&landing)?;
+        let asked = state.session.expose(self.id);
+        asked.map_err(|error| state.explain(error))?;
+        self.attached.inbox.lock().landing = Some(landing);
+        state.flush();
+        Ok(())
+    }
+}
+
+impl LinkUse {
+    /// Requests a topic.
+    pub(in crate::node) fn attach(
+        &self,
+        node: Arc<dyn std::any::Any + Send + Sync>,
+        request: Request,
+    ) -> Result<LinkAttachment, LinkError> {
+        let Request { topic, delivery, schema_hash, options, progress } = request;
+        let slot = progress.map(|policy| Ok((self.link.allocate_slot()?, policy))).transpose()?;
+        let mut state = match &slot {
+            Some((slot, _)) => self.link.lock_prepared(slot)?,
+            None => self.link.state.lock(),
+        };
+        let attached = Arc::new(Attached {
+            topic: topic.clone(),
+            ended: AtomicBool::new(false),
+            delivery,
+            progress: slot,
+            gating: AtomicBool::new(Attached::gates(progress)),
+            shut: AtomicBool::new(false),
+            inbox: Mutex::default(),
+        });
+        let asked = state.session.attach(topic, delivery, schema_hash, AttachOptions { options, progress });
+        let id = asked.map_err(|error| state.explain(error))?;
+        state.attachments.insert(id, Arc::clone(&attached));
+        // Its progress slot shows from the beginning that this node runs.
+        state.life_due_ns = 0;
+        drop(state);
+        Ok(LinkAttachment { link: self.clone(), id, attached, _node: node })
+    }
+}
+
+impl Link {
+    /// Prepares a region to be sent, and locks the session.
+    fn lock_prepared(
+        &self,
+        registration: &Arc<Registration>,
+    ) -> Result<MutexGuard<'_, LinkState>, LinkError> {
         loop {
-            let mut state = self.link.state.lock();
-            match state.connection.prepare(&landing) {
+            let state = self.state.lock();
+            match state.connection.prepare(registration) {
                 Ok(Prepared::Work(work)) => {
                     // The session may proceed meanwhile.
                     drop(state);
                     work().map_err(LinkError::Fabric)?;
-                    continue;
                 }
                 // The session has the better error.
-                Ok(Prepared::Done(_)) | Err(FabricError::Closed) => {}
+                Ok(Prepared::Done(_)) | Err(FabricError::Closed) => return Ok(state),
                 Err(error) => return Err(LinkError::Fabric(error)),
             }
-            let asked = state.session.expose(self.id);
-            asked.map_err(|error| state.explain(error))?;
-            self.attached.inbox.lock().landing = Some(landing);
-            state.flush();
-            return Ok(());
         }
     }
 }
 
-impl Attachment for LinkAttachment {
+impl Watched for LinkAttachment {
     fn has_ended(&self) -> bool {
         // Acquire: pairs with the Release in `Attached::finish`.
         self.attached.ended.load(Ordering::Acquire)
     }
+}
 
+impl Attachment for LinkAttachment {
     fn end(&self) -> Option<TopicEnd> {
         self.attached.inbox.lock().end.clone()
     }
@@ -153,6 +214,10 @@ impl Attachment for LinkAttachment {
         if let Some(waker) = inbox.waker.as_ref().filter(|_| inbox.end.is_some()) {
             waker.wake();
         }
+    }
+
+    fn is_gating(&self) -> bool {
+        self.attached.gating.load(Ordering::Relaxed)
     }
 
     fn leave(&self, stats: SubscriberStats) {

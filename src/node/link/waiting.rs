@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Link, LinkError, LinkState, Ticket};
+use super::{Link, LinkError, LinkState};
 use crate::control::{ControlError, TopicEntry};
 use crate::id::TopicName;
 use crate::sync::atomic::Ordering;
@@ -42,12 +42,7 @@ impl Link {
         &self,
         after: Option<TopicName>,
     ) -> Result<(Vec<TopicEntry>, bool), LinkError> {
-        let ticket = {
-            let mut state = self.state.lock();
-            let ticket = state.ticket_next;
-            state.ticket_next = Ticket(ticket.0.wrapping_add(1));
-            ticket
-        };
+        let ticket = self.state.lock().draw_ticket();
         self.wait_for("page of the directory", |state| {
             if state.listing.is_none() {
                 if let Err(error) = state.session.list(after.clone()) {

@@ -3,8 +3,6 @@
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
-use super::LinkAttachment;
-use crate::control::WakeBy;
 use crate::fabric::FabricError;
 use crate::subscriber::Waiter;
 
@@ -27,7 +25,7 @@ struct SessionSocket {
 
 impl WakeSockets {
     /// Returns the socket of this waiter: its number, and the sending end.
-    fn of(&mut self, waiter: &Arc<Waiter>) -> Result<(u32, Arc<OwnedFd>), FabricError> {
+    pub(super) fn of(&mut self, waiter: &Arc<Waiter>) -> Result<(u32, Arc<OwnedFd>), FabricError> {
         let is_used = |it: &SessionSocket| it.waiter.strong_count() > 0 && it.sender.strong_count() > 0;
         self.sockets.retain(is_used);
         let mut same = self.sockets.iter().filter(|it| std::ptr::eq(it.waiter.as_ptr(), Arc::as_ptr(waiter)));
@@ -43,22 +41,5 @@ impl WakeSockets {
             sender: Arc::downgrade(&sender),
         });
         Ok((number, sender))
-    }
-}
-
-impl LinkAttachment {
-    /// Asks the peer to wake this waiter by a socket, with this token.
-    pub(super) fn ask_to_wake(&self, waiter: &Arc<Waiter>, token: u32) -> Result<(), FabricError> {
-        let state = &mut *self.link.state.lock();
-        if !state.connection.capabilities().shares_memory {
-            return Err(FabricError::Access { why: "this medium carries no sockets" });
-        }
-        let (socket, sender) = state.wake_sockets.of(waiter)?;
-        self.attached.inbox.lock().socket = Some(sender);
-        let asked = state.session.wake_by(WakeBy { attachment: self.id, socket, token });
-        // The session is over, or the topic has ended: the waiter is told.
-        asked.map_err(|_| FabricError::Closed)?;
-        state.flush();
-        Ok(())
     }
 }

@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 
 use super::attachment::{Preparing, ServedAttachment};
+use super::request::{Asked, Objection};
 use super::{DialledFor, Served};
 use crate::chain::ErrorChain;
 use crate::control::{Attach, AttachmentId, ControlError, Grant, RefuseReason, SchemaJson};
@@ -21,14 +22,6 @@ use crate::sync::atomic::Ordering;
 const DIALLED_FOR_ONE: &str = "this session was dialled for one subscription to one topic";
 /// Refuses a peer that attaches too late.
 const GIVEN_UP: &str = "the publisher has given up waiting for this subscriber";
-
-/// Why a request is refused.
-#[derive(Debug)]
-struct Objection {
-    reason: RefuseReason,
-    /// An explanation; may be empty.
-    text: String,
-}
 
 /// A topic that a peer may attach to.
 #[derive(Debug)]
@@ -50,21 +43,26 @@ enum Admission {
 type Work = Box<dyn FnOnce() -> Result<(), FabricError> + Send>;
 
 impl Served {
-    pub(super) fn attach(&mut self, core: &NodeCore, attach: Attach) -> Result<(), ControlError> {
-        match self.admit(core, &attach) {
-            Ok(Admission::Admitted(admitted)) => match self.begin(core, &attach, admitted) {
+    pub(super) fn attach(&mut self, core: &NodeCore, mut asked: Asked) -> Result<(), ControlError> {
+        match self.admit(core, &asked.attach) {
+            Ok(Admission::Admitted(admitted)) => match self.begin(core, &mut asked, admitted) {
                 Ok(grant) => self.session.grant(grant),
-                Err(objection) => self.refuse(core, &attach, objection),
+                Err(objection) => self.refuse(core, &asked.attach, objection),
             },
             Ok(Admission::Later(work)) => {
-                self.prepare(core, attach, work);
+                self.prepare(core, asked, work);
                 Ok(())
             }
-            Err(objection) => self.refuse(core, &attach, objection),
+            Err(objection) => self.refuse(core, &asked.attach, objection),
         }
     }
 
-    fn refuse(&mut self, core: &NodeCore, attach: &Attach, objection: Objection) -> Result<(), ControlError> {
+    pub(super) fn refuse(
+        &mut self,
+        core: &NodeCore,
+        attach: &Attach,
+        objection: Objection,
+    ) -> Result<(), ControlError> {
         let Objection { reason, text } = objection;
         self.tell_refused(core, &attach.topic, reason, &text);
         self.tell_unfit(&attach.topic, reason, &text);
@@ -72,9 +70,9 @@ impl Served {
     }
 
     /// Registers memory for a request in the background.
-    fn prepare(&mut self, core: &NodeCore, attach: Attach, work: Work) {
+    fn prepare(&mut self, core: &NodeCore, asked: Asked, work: Work) {
         let outcome = Arc::<OnceLock<_>>::default();
-        self.preparing.push(Preparing { attach, outcome: Arc::clone(&outcome) });
+        self.preparing.push(Preparing { asked, outcome: Arc::clone(&outcome) });
         let waker = core.queue.keyed(self.key);
         core.worker.run(move || {
             let done = catch_unwind(AssertUnwindSafe(work));
@@ -89,11 +87,11 @@ impl Served {
     pub(super) fn attach_prepared(&mut self, core: &NodeCore) {
         let prepared: Vec<_> =
             self.preparing.extract_if(.., |preparing| preparing.outcome.get().is_some()).collect();
-        for Preparing { attach, outcome } in prepared {
+        for Preparing { asked, outcome } in prepared {
             // Fails if the session has ended meanwhile, and is not needed then.
             let _ = match outcome.get() {
-                Some(Err(error)) => self.refuse(core, &attach, unprepared(error)),
-                _ => self.attach(core, attach),
+                Some(Err(error)) => self.refuse(core, &asked.attach, unprepared(error)),
+                _ => self.attach(core, asked),
             };
         }
     }
@@ -145,11 +143,17 @@ impl Served {
     fn begin(
         &mut self,
         core: &NodeCore,
-        attach: &Attach,
+        asked: &mut Asked,
         Admitted { topic, schema, remote_key: RemoteKey { key, address } }: Admitted,
     ) -> Result<Grant, Objection> {
-        let Attach { attachment, delivery, options, .. } = *attach;
+        let peer = self.peer.as_ref().unwrap_or(&core.identity.node).clone();
+        let subscriber = asked.subscriber(&topic, (peer, self.process))?;
+        let Attach { attachment, delivery, options, .. } = asked.attach;
         assert_eq!(topic.registration.exposure(), Exposure::Read, "peers can only read a repository");
+        let mut attached = ServedAttachment::new((self.key, attachment), topic, delivery, options);
+        // Before the newest sequence is read: the publisher overwrites nothing that a critical subscriber may need from then on.
+        attached.add(subscriber);
+        let topic = Arc::clone(&attached.topic);
         let grant = Grant {
             attachment,
             topic_id: topic.topic_id,
@@ -162,9 +166,9 @@ impl Served {
             address,
             newest: topic.newest(),
             after: topic.after,
+            lifespan_ns: topic.lifespan_ns,
         };
-        let granted = (options, grant.newest);
-        let mut attached = ServedAttachment::new((self.key, attachment), topic, delivery, granted);
+        attached.begin(grant.newest);
         if delivery == Delivery::Pull {
             settle(&mut self.invitation, &mut attached)?;
             attached.tell(core, self.peer.as_ref());
@@ -223,8 +227,9 @@ impl Served {
         attachment.revocation = Some(remote.revocation());
         // An earlier refused one stays closed.
         attachment.closed = Arc::default();
+        let (closed, subscriber) = (Arc::clone(&attachment.closed), attachment.subscriber.clone());
         let ServedAttachment { options, granted, .. } = *attachment;
-        let exposed = ExposedLanding { remote, closed: Arc::clone(&attachment.closed), options, granted };
+        let exposed = ExposedLanding { remote, closed, options, granted, subscriber };
         let accepted = topic.landings.accept(exposed, &serving.budget);
         accepted.map_err(|error| unfit(&ErrorChain(&error).to_string()))?;
         if let Err(objection) = settle(&mut self.invitation, attachment) {
@@ -264,12 +269,6 @@ impl Served {
 fn unprepared(error: &FabricError) -> Objection {
     let text = format!("the publisher's node cannot offer the topic: {}", ErrorChain(error));
     Objection::new(RefuseReason::NotPermitted, text)
-}
-
-impl Objection {
-    fn new(reason: RefuseReason, text: impl Into<String>) -> Self {
-        Self { reason, text: text.into() }
-    }
 }
 
 /// Counts the attachment, which makes it effective, and only then settles its invitation: so the subscriber receives everything

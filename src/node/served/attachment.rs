@@ -1,13 +1,14 @@
 use std::sync::{Arc, OnceLock};
 
-use crate::control::{Attach, AttachmentId, Enclosed};
+use super::request::Asked;
+use crate::control::{AttachmentId, RegionKind};
 use crate::event::Event;
 use crate::fabric::{FabricError, Registration, Revocation};
 use crate::id::{Delivery, KindOptions, NodeName, Sequence, TopicName};
 use crate::limits;
 use crate::metrics::Gauge;
 use crate::node::core::NodeCore;
-use crate::publisher::{NoticeRegistration, PublishedTopic, WakeRegistration};
+use crate::publisher::{NoticeRegistration, PublishedTopic, TopicSubscriber, Unfinished, WakeRegistration};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// An attachment of the peer.
@@ -33,6 +34,10 @@ pub(super) struct ServedAttachment {
     pub(super) waking: Option<WakeRegistration>,
     /// Its registration with a channel, if requested.
     pub(super) listener: Option<NoticeRegistration>,
+    /// The subscriber, for the topic's publisher.
+    pub(super) subscriber: Option<Arc<TopicSubscriber>>,
+    /// The peer knows that it was let go.
+    pub(super) is_told: bool,
     /// When the topic's end was noticed, ns.
     ended_ns: Option<u64>,
 }
@@ -40,7 +45,7 @@ pub(super) struct ServedAttachment {
 /// What a peer asks for, and waits for until memory is registered.
 #[derive(Debug)]
 pub(super) struct Preparing {
-    pub(super) attach: Attach,
+    pub(super) asked: Asked,
     pub(super) outcome: Arc<OnceLock<Result<(), FabricError>>>,
 }
 
@@ -52,6 +57,8 @@ pub(super) struct EndedAttachment {
     pub(super) counted: bool,
     /// The topic, where the peer may still fetch from it.
     pub(super) kept: Option<Kept>,
+    /// For a publisher that waits until its subscribers have received the end.
+    pub(super) unfinished: Unfinished,
 }
 
 /// A topic that has ended, for a peer that may still fetch from it.
@@ -62,12 +69,12 @@ pub(super) struct Kept {
 }
 
 impl ServedAttachment {
-    /// An attachment of the session with this key, granted when this sequence was the newest.
+    /// An attachment of the session with this key.
     pub(super) fn new(
         (session, id): (u64, AttachmentId),
         topic: Arc<PublishedTopic>,
         delivery: Delivery,
-        (options, granted): (KindOptions, Sequence),
+        options: KindOptions,
     ) -> Self {
         let number = (session, id.get());
         topic.attach(number);
@@ -76,14 +83,38 @@ impl ServedAttachment {
             number,
             delivery,
             options,
-            granted,
+            granted: Sequence::NONE,
             closed: Arc::default(),
             revocation: None,
             counted: false,
             wake_word: None,
             waking: None,
             listener: None,
+            subscriber: None,
+            is_told: false,
             ended_ns: None,
+        }
+    }
+
+    /// Adds it to those that the publisher knows, which takes it into account from now on if it has asked for that.
+    pub(super) fn add(&mut self, subscriber: TopicSubscriber) {
+        self.subscriber = Some(self.topic.subscribers.add(self.number, subscriber));
+    }
+
+    /// Takes it from those that the publisher knows. Its progress slot is read no more: the peer withdraws that once it is notified.
+    pub(super) fn leave(&self) {
+        self.topic.subscribers.remove(self.number);
+    }
+
+    /// Grants it while this sequence is the newest.
+    pub(super) fn begin(&mut self, granted: Sequence) {
+        self.granted = granted;
+        if let Some(subscriber) = &self.subscriber {
+            subscriber.begin_at(self.topic.begins_at(self.options, granted));
+            // The node's thread watches it from now on, if it reports its progress.
+            if subscriber.standing().is_some() {
+                self.topic.wake();
+            }
         }
     }
 
@@ -102,18 +133,18 @@ impl ServedAttachment {
         }
     }
 
-    /// The region to send: the memory of its wake word, or the repository.
-    pub(super) fn region(&self, enclosed: Enclosed) -> Option<Arc<Registration>> {
-        match enclosed {
-            Enclosed::Region => Some(Arc::clone(&self.topic.registration)),
-            Enclosed::WakeWord => self.wake_word.clone(),
-            Enclosed::Socket => None,
+    /// The region of this kind to send.
+    pub(super) fn region(&self, kind: RegionKind) -> Option<Arc<Registration>> {
+        match kind {
+            RegionKind::WakeWord => self.wake_word.clone(),
+            RegionKind::Values | RegionKind::Progress => Some(Arc::clone(&self.topic.registration)),
+            RegionKind::Socket => None,
         }
     }
 
-    /// Whether the topic has ended and the peer was not notified.
+    /// Whether the topic has ended, or this attachment was overtaken, and the peer was not notified.
     pub(super) fn is_ending(&self) -> bool {
-        self.topic.has_ended()
+        self.topic.has_ended() || self.is_overtaken()
     }
 
     /// By when, after the end of the topic, the peer must have consumed enough for the last values to be written.
@@ -130,7 +161,7 @@ impl ServedAttachment {
         }
         self.ended_ns.get_or_insert(now_ns);
         let is_overdue = self.ended_until_ns().is_some_and(|until_ns| until_ns <= now_ns);
-        let is_given_up = is_overdue || self.topic.is_superseded();
+        let is_given_up = is_overdue || self.topic.is_superseded() || self.is_overtaken();
         // The last value may be on its way, or have come between the handover of its region and the end.
         let owes = || self.delivery == Delivery::Push && self.topic.landings.owe(&self.closed);
         is_late || (is_given_up || !owes()) && self.is_revoked()
@@ -144,7 +175,7 @@ impl ServedAttachment {
     /// Whether its landing region was closed by a failed write.
     pub(super) fn is_lost(&self) -> bool {
         let is_written = self.delivery == Delivery::Push && self.counted;
-        is_written && self.closed.load(Ordering::Relaxed)
+        is_written && self.closed.load(Ordering::Relaxed) && !self.is_overtaken()
     }
 
     fn gauge(&self) -> &Gauge {
@@ -166,6 +197,7 @@ impl Drop for ServedAttachment {
     fn drop(&mut self) {
         self.closed.store(true, Ordering::Relaxed);
         self.topic.detach(self.number);
+        self.leave();
         if self.delivery == Delivery::Push || self.topic.has_ended() {
             // The node may hold its landing region, or keep the topic for it.
             self.topic.wake();

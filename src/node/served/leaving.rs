@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Served;
 use super::attachment::{EndedAttachment, Kept, ServedAttachment};
-use crate::control::{AttachmentId, RefuseReason, SubscriberCounts};
+use crate::control::{AttachmentId, LetGoReason, RefuseReason, SubscriberCounts};
 use crate::event::Event;
 use crate::fabric::Completion;
 use crate::id::{Delivery, TopicName};
@@ -22,6 +22,7 @@ impl Served {
         counts: SubscriberCounts,
     ) -> Option<ServedAttachment> {
         let attachment = self.attachments.remove(&id)?;
+        attachment.leave();
         attachment.closed.store(true, Ordering::Relaxed);
         if attachment.delivery == Delivery::Pull {
             self.withdraw(&attachment.topic);
@@ -34,7 +35,10 @@ impl Served {
 
     /// Ends the rest of an attachment whose topic has ended.
     pub(super) fn detach_ended(&mut self, core: &NodeCore, id: AttachmentId, counts: SubscriberCounts) {
-        let Some(EndedAttachment { name, counted, kept }) = self.ended.remove(&id) else { return };
+        let Some(EndedAttachment { name, counted, kept, unfinished }) = self.ended.remove(&id) else {
+            return;
+        };
+        drop(unfinished);
         if let Some(Kept { topic, .. }) = kept {
             self.withdraw(&topic);
         }
@@ -80,6 +84,10 @@ impl Served {
     pub(super) fn tell_ended_topics(&mut self, now_ns: u64, is_late: bool) {
         for id in std::mem::take(&mut self.ending) {
             let Some(attachment) = self.attachments.get_mut(&id) else { continue };
+            if attachment.is_overtaken() {
+                // Its landing region is written no more.
+                attachment.closed.store(true, Ordering::Relaxed);
+            }
             if !attachment.has_end_to_tell(now_ns, is_late) {
                 self.ending.insert(id);
                 continue;
@@ -87,14 +95,19 @@ impl Served {
             let Some(attachment) = self.attachments.remove(&id) else { continue };
             let topic = &attachment.topic;
             // Fails if the session has ended meanwhile, and is not needed then.
-            let _ = self.session.topic_ended(id, topic.newest().get());
+            let (published, is_overtaken) = (topic.newest().get(), attachment.is_overtaken());
+            let _ = match is_overtaken && !topic.has_ended() {
+                true => self.session.let_go(id, LetGoReason::Overtaken, published),
+                false => self.session.topic_ended(id, published),
+            };
             let is_mapped =
                 self.connection.capabilities().shares_memory && !self.outbox.has(&topic.registration);
             let is_fetched = attachment.delivery == Delivery::Pull && !is_mapped;
             let until_ns = now_ns.saturating_add(limits::ENDED_GRACE_NS);
             let kept = is_fetched.then(|| Kept { topic: Arc::clone(topic), until_ns });
             let (name, counted) = (topic.name.clone(), attachment.counted);
-            self.ended.insert(id, EndedAttachment { name, counted, kept });
+            let unfinished = topic.notified();
+            self.ended.insert(id, EndedAttachment { name, counted, kept, unfinished });
         }
     }
 

@@ -32,18 +32,18 @@ impl Recorder {
 
 impl World {
     /// Takes the node's thread away, as when its process is stopped.
-    fn freeze(&self, name: &str) -> NodeThread {
+    pub(super) fn freeze(&self, name: &str) -> NodeThread {
         let name: NodeName = name.parse().unwrap();
         let mut drivers = self.drivers.lock();
         let index = drivers.iter().position(|thread| thread.name == name).unwrap();
         drivers.remove(index)
     }
 
-    fn thaw(&self, frozen: NodeThread) {
+    pub(super) fn thaw(&self, frozen: NodeThread) {
         self.drivers.lock().push(frozen);
     }
 
-    fn run_for(&self, duration_ns: u64) {
+    pub(super) fn run_for(&self, duration_ns: u64) {
         let until_ns = self.network.clock().monotonic_ns() + duration_ns;
         while self.network.clock().monotonic_ns() < until_ns {
             self.turn();

@@ -305,5 +305,29 @@ fn descriptor_of_an_armed_set_becomes_readable() {
     }
 }
 
+#[test]
+fn deadline_of_a_subscriber_ends_the_wait() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(&dir, "p");
+    let _log = node.log_publisher::<u64>("t").open().unwrap();
+    let open = || node.log_subscriber::<u64>("shm:p/t").timeout(TIMEOUT).deadline(Duration::from_millis(300));
+    let (mut plain, mut persistent) = (open().open().unwrap(), open().persistent().open().unwrap());
+    let mut set = WaitSet::new().unwrap();
+    set.waiter();
+    set.add(&mut plain, 0);
+    set.add(&mut persistent, 1);
+    let mut overdue = [false; 2];
+    while overdue != [true; 2] {
+        for key in set.wait(WAIT).unwrap() {
+            let received = if *key == 0 { plain.try_receive() } else { persistent.try_receive() };
+            match received {
+                Ok(received) => assert!(received.is_none()),
+                Err(ReceiveError::Overdue { .. }) => overdue[*key] = true,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}
+
 /// Values that the descriptor announces.
 const ROUNDS: u64 = 50;

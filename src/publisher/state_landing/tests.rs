@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::clock::Timekeeper;
 use crate::fabric::WakeQueue;
 use crate::id::{Incarnation, KindOptions, NodeName};
 use crate::limits::{LANDING_BATCHES_MAX, LANDING_HOT_LINE_EVERY, LOG_COPY_LEN_MAX};
@@ -51,7 +52,8 @@ fn publisher(
     let fabric = Network::new(seed, Reach::Mapped).fabric(&name);
     let parts = TopicParts {
         fabric: &fabric,
-        clock: Arc::new(VirtualClock::default()),
+        time: Arc::new(Timekeeper::new(Arc::<VirtualClock>::default())),
+        lifespan_ns: 0,
         waker: Arc::new(WakeQueue::new().unwrap()).keyed(0),
         node: Arc::new(()),
         host: "host",
@@ -59,6 +61,7 @@ fn publisher(
         numbering: Numbering::new(Incarnation::new(seed | 1).unwrap()),
         payload_len_max,
         limit: LenLimit::Value,
+        gating: None,
         samples: &[],
     };
     StatePublisher::<Raw>::open(parts, slot_count).unwrap()

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::clock::Clock as _;
+use crate::clock::{Clock as _, Timekeeper};
 use crate::fabric::WakeQueue;
 use crate::id::{Incarnation, KindOptions, NodeName};
 use crate::payload::encode_unchecked;
@@ -65,7 +65,8 @@ impl World {
         clock.advance(1);
         let parts = TopicParts {
             fabric: &fabric,
-            clock: Arc::<VirtualClock>::clone(&clock),
+            time: Arc::new(Timekeeper::new(Arc::<VirtualClock>::clone(&clock))),
+            lifespan_ns: 0,
             waker: Arc::new(WakeQueue::new().unwrap()).keyed(0),
             node: Arc::new(()),
             host: "host",
@@ -73,6 +74,7 @@ impl World {
             numbering: Numbering::new(Incarnation::new(seed | 1).unwrap()),
             payload_len_max: OVERHEAD + LEN_MAX,
             limit: LenLimit::Entry,
+            gating: None,
             samples: &[],
         };
         let options = TableOptions { capacity, key_len_max: Some(8) };

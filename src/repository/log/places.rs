@@ -55,6 +55,13 @@ pub(crate) fn place_of(geometry: &LogGeometry, memory: &Region, start: LogStart)
     })
 }
 
+/// The first position at which a reader of this record on may begin, however late it does: its frame, or the indexed one before it.
+pub(crate) fn first_place_of(geometry: &LogGeometry, memory: &Region, start: LogStart) -> u64 {
+    let wanted = start.record(Sequence::new(memory.load(HOT_SEQUENCE)));
+    let places = entries(geometry, memory).filter(|place| place.sequence <= wanted);
+    places.map(|place| place.position).max().unwrap_or_else(|| memory.load(HOT_START))
+}
+
 /// The first indexed frame at or after this position; otherwise the next frame.
 pub(crate) fn place_behind(geometry: &LogGeometry, memory: &Region, position: u64) -> LogPlace {
     let head = head(memory);

@@ -1,6 +1,7 @@
 mod fetched;
 mod inline;
 mod landing;
+mod released;
 
 use super::arbiter::LogArbiter;
 use super::places::entries;
@@ -560,6 +561,10 @@ impl Reader for LogReader {
 
     fn last(&self) -> Sequence {
         Sequence::new(self.next.get().saturating_sub(1))
+    }
+
+    fn released(&self, is_landing: bool) -> u64 {
+        self.released_position(is_landing)
     }
 
     /// Limited to one: the number is the publisher's, and untrusted.

@@ -130,6 +130,24 @@ impl LogWriter {
         self.committed_end
     }
 
+    /// Returns the position before which all frames are given up once frames of this length in all are appended; `None` if that gives up
+    /// none. If they are several, it may be a later position.
+    #[inline]
+    pub(crate) fn gives_up(&self, frames_len: usize) -> Option<u64> {
+        let rest = self.geometry.capacity() - self.place;
+        let skipped = if frames_len > rest { rest } else { 0 };
+        let end = self.end + (skipped + frames_len) as u64;
+        if end > self.free_until { self.start_of(end) } else { None }
+    }
+
+    /// Returns the start of a log that ends here, if it is a later one.
+    #[cold]
+    fn start_of(&self, end: u64) -> Option<u64> {
+        let oldest = (self.geometry.segment(end - 1) + 1).saturating_sub(SEGMENT_COUNT as u64);
+        let is_later = self.start < oldest * self.geometry.segment_len() as u64;
+        is_later.then(|| self.region.load(self.geometry.entry_offset(oldest)))
+    }
+
     /// Appends a record.
     #[inline]
     pub(crate) fn append(&mut self, payload: &[u8], now_ns: u64) -> Result<Sequence, TooLong> {

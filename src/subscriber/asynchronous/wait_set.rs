@@ -5,7 +5,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::task::coop;
 
-use super::{AsyncError, Registered};
+use super::registered::{AsyncError, Registered};
 use crate::subscriber::waiter::Waiter;
 use crate::subscriber::{WaitSet, Waitable};
 

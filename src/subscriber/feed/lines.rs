@@ -16,13 +16,14 @@ use crate::id::{Epoch, Kind, Sequence};
 use crate::payload::Payload as _;
 use crate::repository::feed::FeedRecord;
 use crate::repository::{Arbiter, Arrival, Verdict};
+use crate::subscriber::deadline::{judged, within};
 use crate::subscriber::lines::{LineReport, LineSet, LineSource, Waiting};
 use crate::subscriber::offer::Offer;
 use crate::subscriber::subscription::PAUSE;
 use crate::subscriber::table::{TableSubscriber, with_pattern, with_prefix};
 use crate::subscriber::waiter::Membership;
 use crate::subscriber::{
-    LogSubscriber, Position, ReceiveError, Renewable, RenewableHandle, Sample, SubscriberError,
+    Deadline, LogSubscriber, Position, ReceiveError, Renewable, RenewableHandle, Sample, SubscriberError,
 };
 
 /// Passes over the table of a line whose entries may be intact, before a cut with damaged ones is taken of another line.
@@ -79,6 +80,7 @@ where
     /// All keys by default.
     interest: Option<KeyPredicate<K>>,
     assembly: Assembly<K, R, V>,
+    deadline: Option<Deadline>,
 }
 
 /// The log and the table of one line.
@@ -143,8 +145,9 @@ where
     R: Serialize + DeserializeOwned + Send + 'static,
     V: Serialize + DeserializeOwned + Send + 'static,
 {
-    pub(crate) fn new(set: LineSet<FeedLine<K, R, V>>) -> Self {
-        Self { set, records: None, attachments: 0, interest: None, assembly: Assembly::new() }
+    pub(crate) fn new(set: LineSet<FeedLine<K, R, V>>, deadline: Option<Duration>) -> Self {
+        let deadline = Deadline::begin(deadline, set.clock());
+        Self { set, records: None, attachments: 0, interest: None, assembly: Assembly::new(), deadline }
     }
 
     /// Receives the next update, if a line has it, like [`FeedSubscriber::try_update`](crate::FeedSubscriber::try_update).
@@ -154,6 +157,14 @@ where
     /// Those of the same method there, except [`ReceiveError::Ended`] and [`ReceiveError::Gone`]; [`ReceiveError::Missing`] in place of
     /// other losses, [`ReceiveError::OutOfStep`], [`ReceiveError::Restarted`] and [`ReceiveError::NotResumed`].
     pub fn try_update(&mut self) -> Result<Option<FeedUpdate<K, R, V>>, ReceiveError> {
+        let received = self.next_update();
+        if let (Ok(None), Some(deadline)) = (&received, &self.deadline) {
+            self.set.each_line(|line| line.rest_until(deadline.left_ns()));
+        }
+        judged(&mut self.deadline, received)
+    }
+
+    fn next_update(&mut self) -> Result<Option<FeedUpdate<K, R, V>>, ReceiveError> {
         let Some((records, set, interest, assembly)) = self.parts()? else {
             self.set.rest(false);
             return Ok(None);
@@ -178,6 +189,14 @@ where
     ///
     /// Those of [`Self::try_update`].
     pub fn try_event(&mut self) -> Result<Option<FeedEvent<K, R, V>>, ReceiveError> {
+        let received = self.next_event();
+        if let (Ok(None), Some(deadline)) = (&received, &self.deadline) {
+            self.set.each_line(|line| line.rest_until(deadline.left_ns()));
+        }
+        judged(&mut self.deadline, received)
+    }
+
+    fn next_event(&mut self) -> Result<Option<FeedEvent<K, R, V>>, ReceiveError> {
         let Some((records, set, interest, assembly)) = self.parts()? else {
             self.set.rest(false);
             return Ok(None);
@@ -301,7 +320,7 @@ where
         )>,
         ReceiveError,
     > {
-        let Self { set, records, attachments, interest, assembly } = self;
+        let Self { set, records, attachments, interest, assembly, .. } = self;
         if records.is_none() {
             set.seek()?;
             if set.current().is_none() {
@@ -346,6 +365,7 @@ where
                 return received;
             }
             let Some(waited_ns) = waiting.waited_ns() else { return received };
+            let timeout = within(self.deadline.as_ref(), waited_ns, timeout);
             if self.set.is_attached() && self.records.as_ref().is_some_and(Records::is_cut_due) {
                 // Nothing notifies of the table.
                 self.set.clock().pause(PAUSE.min(timeout));

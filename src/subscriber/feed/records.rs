@@ -247,11 +247,13 @@ where
         error: ReceiveError,
         updates: &mut Updates<K, R, V>,
     ) -> Result<Advance<K, R, V>, ReceiveError> {
-        use ReceiveError::{Contradicted, CutOff, Ended, Gone, Restarted};
+        use ReceiveError::{Contradicted, CutOff, Ended, Gone, Overtaken, Restarted};
         let last = source.last();
         match error {
             // After a restart nothing of this is needed any more.
             Restarted { .. } => return Err(error),
+            // Final: nothing is received any more.
+            Overtaken { .. } => return Err(error),
             error if error.loses_nothing() => return Err(error),
             Ended { .. } | Gone { .. } if self.is_over && matches!(self.cut, Cut::None) => {
                 let (first_lost, count) = (Sequence::NONE.next(), last.get());

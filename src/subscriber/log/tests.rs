@@ -12,6 +12,7 @@ use crate::memory::{Protection, Region};
 use crate::payload::Raw;
 use crate::repository::log::{LogStart, LogWriter};
 use crate::repository::{GrantedAt, SubscriberStats, Writer as _};
+use crate::subscriber::waiter::Watched;
 use crate::subscriber::{
     Attachment, Granted, ReceiveError, Source, SubscriberHandle as _, Subscription, TopicEnd,
 };
@@ -23,11 +24,13 @@ struct Quiet {
     published: Option<Sequence>,
 }
 
-impl Attachment for Quiet {
+impl Watched for Quiet {
     fn has_ended(&self) -> bool {
         self.published.is_some()
     }
+}
 
+impl Attachment for Quiet {
     fn end(&self) -> Option<TopicEnd> {
         self.published.map(|published| TopicEnd::Ended { published })
     }
@@ -81,6 +84,7 @@ fn subscribe_to(
         key: 0,
         address: 0,
         at: GrantedAt { newest, after: Sequence::NONE },
+        lifespan_ns: 0,
     };
     let clock = Arc::new(VirtualClock::default());
     let subscription =

@@ -1,29 +1,23 @@
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::Waiter;
-use crate::fabric::KeyedWaker;
 use crate::id::Sequence;
 use crate::layout::header::HOT_SEQUENCE;
 use crate::memory::Region;
-use crate::notice::WakeWord;
-use crate::subscriber::subscription::Attachment;
-use crate::sync::atomic::{AtomicBool, Ordering};
-
-/// A subscription's membership in a waiter, until the last handle is dropped.
-#[derive(Debug)]
-pub(crate) struct Membership(pub(super) Arc<Member>);
+use crate::notice::{Mailbox, NoticeReceiver, WakeWord};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What a waiter knows of a subscription.
 pub(super) struct Member {
-    waiter: Weak<Waiter>,
     token: u32,
     key: usize,
     /// Its subscription may have something new.
     is_ready: AtomicBool,
     condition: Mutex<Condition>,
+    /// When it is ready at the latest, because its program expects a value by then, ns.
+    expected_ns: AtomicU64,
 }
 
 /// How to see that a subscription has something new.
@@ -33,8 +27,16 @@ pub(crate) enum Condition {
     Told,
     /// At this time, ns of the monotonic clock, or when a thread of this process says so.
     At(u64),
+    /// There is a notice of a sequence after `seen`, or it is this time, ns.
+    Notices { receiver: Arc<NoticeReceiver>, mailbox: Arc<Mailbox>, seen: Sequence, due_ns: u64 },
     /// This memory has a value after `last`, or the topic has ended.
-    Values { memory: Arc<Region>, last: Sequence, attachment: Arc<dyn Attachment>, by: WokenBy },
+    Values { memory: Arc<Region>, last: Sequence, topic: Arc<dyn Watched>, by: WokenBy },
+}
+
+/// A topic whose end is something new.
+pub(crate) trait Watched: fmt::Debug + Send + Sync {
+    /// Whether the topic has ended. Every receive calls it: one load.
+    fn has_ended(&self) -> bool;
 }
 
 /// What to do with a member that was looked at.
@@ -57,51 +59,10 @@ pub(crate) enum WokenBy {
     Looks { interval_ns: u64, from_ns: u64 },
 }
 
-impl Membership {
-    /// Its waiter.
-    pub(crate) fn waiter(&self) -> Option<Arc<Waiter>> {
-        self.0.waiter.upgrade()
-    }
-
-    /// What wakes it from other processes.
-    pub(crate) fn token(&self) -> u32 {
-        self.0.token
-    }
-
-    /// What wakes it from threads of this process. `None` once its waiter is gone.
-    pub(crate) fn waker(&self) -> Option<KeyedWaker> {
-        Some(self.waiter()?.waker(self.token()))
-    }
-
-    /// Whether its subscription may have something new.
-    #[inline]
-    pub(crate) fn is_ready(&self) -> bool {
-        self.0.is_ready()
-    }
-
-    /// The subscription has found nothing new. `condition` says how to see that this changes.
-    pub(crate) fn rest(&self, condition: Condition) {
-        let Some(waiter) = self.waiter() else { return };
-        let before = std::mem::replace(&mut *self.0.condition.lock(), condition);
-        // Release: the condition is in place.
-        if self.0.is_ready.swap(false, Ordering::AcqRel) {
-            waiter.rest(Arc::clone(&self.0));
-        }
-        drop(before);
-    }
-
-    /// The subscription wants to be polled again at this time, ns, even if it rests because of another condition.
-    pub(crate) fn rest_until(&self, due_ns: u64) {
-        // Its waiter then takes it anew. A wake-up that this hides costs as long as the time takes to come.
-        self.0.become_ready();
-        self.rest(Condition::At(due_ns));
-    }
-}
-
 impl Member {
-    pub(super) fn new(waiter: Weak<Waiter>, token: u32, key: usize) -> Self {
-        let condition = Mutex::new(Condition::Told);
-        Self { waiter, token, key, is_ready: AtomicBool::new(true), condition }
+    pub(super) fn new(token: u32, key: usize) -> Self {
+        let (condition, expected_ns) = (Mutex::new(Condition::Told), AtomicU64::new(u64::MAX));
+        Self { token, key, is_ready: AtomicBool::new(true), condition, expected_ns }
     }
 
     pub(super) fn token(&self) -> u32 {
@@ -124,6 +85,27 @@ impl Member {
         !self.is_ready.swap(true, Ordering::AcqRel)
     }
 
+    /// The subscription has found nothing new, and this says how to see that it changes. Whether it was ready before.
+    pub(super) fn rest(&self, condition: Condition) -> bool {
+        let before = std::mem::replace(&mut *self.condition.lock(), condition);
+        // Release: the condition is in place.
+        let was_ready = self.is_ready.swap(false, Ordering::AcqRel);
+        drop(before);
+        was_ready
+    }
+
+    /// It is ready at this time at the latest, ns.
+    pub(super) fn expect_by(&self, due_ns: u64) {
+        // Relaxed: it is read under the lock of the waiter, which the caller takes next.
+        self.expected_ns.store(due_ns, Ordering::Relaxed);
+    }
+
+    /// Lets go of what its condition holds.
+    pub(super) fn clear(&self) {
+        let before = std::mem::replace(&mut *self.condition.lock(), Condition::Told);
+        drop(before);
+    }
+
     /// Tells its publisher that somebody waits. Whether that demands a barrier.
     pub(super) fn arm(&self) -> bool {
         match &*self.condition.lock() {
@@ -131,29 +113,34 @@ impl Member {
                 wake_word.arm(*slot);
                 wake_word.is_demanding()
             }
-            Condition::Values { .. } | Condition::Told | Condition::At(_) => false,
+            Condition::Values { .. } | Condition::Notices { .. } | Condition::Told | Condition::At(_) => {
+                false
+            }
         }
     }
 
-    /// Whether its memory shows something new.
+    /// Whether its memory, or a notice, shows something new.
     pub(super) fn has_news(&self) -> bool {
         match &*self.condition.lock() {
-            Condition::Values { memory, last, attachment, .. } => {
-                attachment.has_ended() || memory.load_acquire(HOT_SEQUENCE) > last.get()
+            Condition::Values { memory, last, topic, .. } => {
+                topic.has_ended() || memory.load_acquire(HOT_SEQUENCE) > last.get()
             }
+            Condition::Notices { mailbox, seen, .. } => mailbox.has_news(*seen),
             Condition::Told | Condition::At(_) => false,
         }
     }
 
     /// When to look at it, if nothing wakes it, ns.
     pub(super) fn look_ns(&self) -> Option<u64> {
-        match &*self.condition.lock() {
-            Condition::At(due_ns) => Some(*due_ns),
+        let expected_ns = Some(self.expected_ns.load(Ordering::Relaxed)).filter(|due_ns| *due_ns < u64::MAX);
+        let due_ns = match &*self.condition.lock() {
+            Condition::At(due_ns) | Condition::Notices { due_ns, .. } => Some(*due_ns),
             Condition::Values { by: WokenBy::Looks { interval_ns, from_ns }, .. } => {
                 Some(from_ns.saturating_add(*interval_ns))
             }
             Condition::Values { .. } | Condition::Told => None,
-        }
+        };
+        due_ns.into_iter().chain(expected_ns).min()
     }
 
     /// What to do with it at a time at which it is looked at.
@@ -161,26 +148,20 @@ impl Member {
         if self.is_ready() {
             return Look::Done;
         }
-        let has_news = self.has_news();
+        let expected_ns = self.expected_ns.load(Ordering::Relaxed);
+        let is_over = self.has_news() || expected_ns <= now_ns;
         match &*self.condition.lock() {
-            _ if has_news => Look::Ready,
-            Condition::At(due_ns) if *due_ns <= now_ns => Look::Ready,
-            Condition::At(due_ns) => Look::Again(*due_ns),
-            Condition::Values { by: WokenBy::Looks { interval_ns, .. }, .. } => {
-                Look::Again(now_ns.saturating_add(*interval_ns))
+            _ if is_over => Look::Ready,
+            Condition::At(due_ns) | Condition::Notices { due_ns, .. } if *due_ns <= now_ns => Look::Ready,
+            Condition::At(due_ns) | Condition::Notices { due_ns, .. } => {
+                Look::Again(expected_ns.min(*due_ns))
             }
+            Condition::Values { by: WokenBy::Looks { interval_ns, .. }, .. } => {
+                Look::Again(expected_ns.min(now_ns.saturating_add(*interval_ns)))
+            }
+            Condition::Values { .. } | Condition::Told if expected_ns < u64::MAX => Look::Again(expected_ns),
             Condition::Values { .. } | Condition::Told => Look::Done,
         }
-    }
-}
-
-impl Drop for Membership {
-    fn drop(&mut self) {
-        if let Some(waiter) = self.waiter() {
-            waiter.forget(self.token());
-        }
-        // Here, where no lock is held: this may be the last use of a session.
-        drop(std::mem::replace(&mut *self.0.condition.lock(), Condition::Told));
     }
 }
 

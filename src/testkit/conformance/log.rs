@@ -10,7 +10,7 @@ use crate::id::{Delivery, Sequence};
 use crate::layout::log::frame_len;
 use crate::limits;
 use crate::payload::Raw;
-use crate::publisher::{LogPublisher, PublishError};
+use crate::publisher::{LogOptions, LogPublisher, PublishError};
 use crate::repository::log::{LogStart, LogTopic};
 use crate::repository::{LossReason, ReadFailure, Verified};
 use crate::testkit::random::Random;
@@ -20,8 +20,8 @@ impl ConformingKind for LogTopic {
     const LOOK_NS: u64 = limits::ARRIVAL_SETTLED_NS / 4000;
 
     /// A small ring, so that readers are lapped.
-    fn publishing(random: &mut Random) -> usize {
-        1 << (12 + random.below(4))
+    fn publishing(random: &mut Random) -> LogOptions {
+        LogOptions { capacity: 1 << (12 + random.below(4)), gating: None }
     }
 
     fn publish(publisher: &mut LogPublisher<Raw>, payload: &[u8]) -> Result<Sequence, PublishError> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::kind::ConformingKind;
 use super::observer::{payload, published_ns};
 use super::{Harness, name};
-use crate::clock::Clock;
+use crate::clock::{Clock, Timekeeper};
 use crate::fabric::{Acceptor, Address, Connection, Fabric, FabricError, Received, Sent, WakeQueue};
 use crate::id::{Epoch, Incarnation, KindOptions, Sequence, TopicName};
 use crate::layout::Geometry;
@@ -65,7 +65,8 @@ impl<K: ConformingKind> Publisher<K> {
         let clock = Arc::new(PublishingClock::default());
         let parts = TopicParts {
             fabric,
-            clock: Arc::clone(&clock) as _,
+            time: Arc::new(Timekeeper::new(Arc::clone(&clock) as _)),
+            lifespan_ns: 0,
             waker: Arc::new(WakeQueue::new().expect("an event can be had")).keyed(0),
             node: Arc::new(()),
             host: "host",
@@ -73,6 +74,7 @@ impl<K: ConformingKind> Publisher<K> {
             numbering: Numbering::new(Incarnation::new(epoch.get()).expect("not zero")),
             payload_len_max: shape.payload_len_max + K::OVERHEAD,
             limit: LenLimit::Value,
+            gating: None,
             samples: &[],
         };
         let opened = publisher::Publisher::open(parts, shape.options);

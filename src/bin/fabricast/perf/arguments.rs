@@ -1,5 +1,5 @@
 use clap::{Args, ValueEnum};
-use fabricast::{Address, Delivery, Node, NodeName, limits};
+use fabricast::{Address, Delivery, Node, NodeName, SlowPolicy, limits};
 
 use super::super::failure::Failure;
 use super::super::setting::{Way, address};
@@ -16,6 +16,7 @@ Examples:
   fabricast perf push --subscribers 4                        three more subscribing processes
   fabricast perf stream --size 64,65536 --floor              a log at full speed, beside rings
   fabricast perf stream --lossy --subscribers 2 --batch 1    the publisher never waits for the two
+  fabricast perf stream --policy block --subscribers 4       a lossless stream to four
   fabricast perf push --serve --node lab                     answers in one terminal ...
   fabricast perf push --connect shm:lab                      ... and measures from another
   fabricast perf pull --fabric verbs --size 64,65536         over the RDMA device of this host
@@ -108,6 +109,10 @@ pub(super) struct StreamOptions {
     /// Publish without waiting for subscribers: what they miss is lost and counted
     #[arg(long)]
     pub(super) lossy: bool,
+    /// Publish at full speed, and leave slow subscribers to the library: they are lapped, the publisher waits for them, or they are
+    /// disconnected, which ends the run. Between two hosts, pass it to both processes [default: this command waits]
+    #[arg(long, value_enum, conflicts_with = "lossy")]
+    pub(super) policy: Option<Policy>,
     /// Passed by a measuring process to those that receive
     #[arg(long, hide = true)]
     pub(super) drain: Option<Address>,
@@ -127,6 +132,27 @@ pub(super) enum Mode {
     Notify,
     /// Records of a log at full speed, one way
     Stream,
+}
+
+/// What happens to slow subscribers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Policy {
+    /// They lose records, which are counted
+    Lap,
+    /// The publisher waits for them
+    Block,
+    /// They are disconnected
+    Disconnect,
+}
+
+impl From<Policy> for SlowPolicy {
+    fn from(policy: Policy) -> Self {
+        match policy {
+            Policy::Lap => Self::Lap,
+            Policy::Block => Self::Block,
+            Policy::Disconnect => Self::Disconnect,
+        }
+    }
 }
 
 /// The transport.
@@ -186,8 +212,10 @@ impl Arguments {
     pub(super) fn check(&self) -> Result<(), Failure> {
         Err(Failure::usage(match self.mode {
             Mode::Stream if self.slots.is_some() => "a log has a --capacity, not --slots: omit --slots",
-            Mode::Pull | Mode::Push | Mode::Notify if self.stream.is_given() => {
-                "--delivery, --batch, --capacity and --lossy are options of `perf stream`: omit them here"
+            Mode::Pull | Mode::Push | Mode::Notify
+                if self.stream.is_given() || self.stream.policy.is_some() =>
+            {
+                "--delivery, --batch, --capacity, --lossy and --policy are options of `perf stream`: omit them here"
             }
             _ => return Ok(()),
         }))
@@ -200,9 +228,24 @@ impl Arguments {
 }
 
 impl StreamOptions {
-    /// Whether any option was given.
+    /// Whether any option of the measuring process was given.
     pub(super) fn is_given(&self) -> bool {
         self.delivery.is_some() || self.batch.is_some() || self.capacity.is_some() || self.lossy
+    }
+
+    /// Whether this command does not wait for subscribers.
+    pub(super) fn is_unpaced(&self) -> bool {
+        self.lossy || self.policy.is_some()
+    }
+
+    /// Whether records may be lost.
+    pub(super) fn may_lose(&self) -> bool {
+        self.lossy || self.policy == Some(Policy::Lap)
+    }
+
+    /// What happens to slow subscribers.
+    pub(super) fn policy(&self) -> SlowPolicy {
+        self.policy.map_or(SlowPolicy::Lap, SlowPolicy::from)
     }
 
     pub(super) fn delivery(&self) -> Delivery {

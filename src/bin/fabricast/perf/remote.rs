@@ -46,6 +46,7 @@ pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Tr
     let (interrupt, node) = answering(arguments, setting)?;
     let open = |delivery| {
         let listener = node.log_listener::<Raw>(topic(delivery)).delivery(delivery);
+        let listener = listener.slow(arguments.stream.policy());
         // From the first one on: what is lost of those counts as well.
         listener.at(Sequence::NONE.next()).region_len_max(usize::MAX).open().map(|it| (delivery, it))
     };

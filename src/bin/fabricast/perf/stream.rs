@@ -2,7 +2,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use fabricast::measure::Ring;
-use fabricast::{Address, LogPublisher, Node, Raw};
+use fabricast::{Address, Gating, LogPublisher, Node, Raw, SlowPolicy};
 
 use super::super::clock::now;
 use super::super::failure::{Exit, Failure};
@@ -22,6 +22,8 @@ use super::{drain, pattern, remote};
 
 /// Alternations of floor and delivery.
 const TURNS: u64 = 10;
+/// How long the publisher waits for a subscriber that runs.
+const GATING_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long memcpy is measured.
 const MEMCPY: Duration = Duration::from_millis(100);
 /// Bytes copied between two checks of the time.
@@ -44,7 +46,7 @@ struct Stream<'a> {
 struct Records<'a> {
     interrupt: &'a Interrupt,
     shape: StreamSizes,
-    is_lossy: bool,
+    is_unpaced: bool,
     publisher: LogPublisher<Raw>,
     /// The records of a batch.
     batch: Vec<u64>,
@@ -87,11 +89,11 @@ pub(super) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Trou
 }
 
 /// Whether every record arrived as published, or was reported lost where allowed.
-fn is_right(line: &Line, is_lossy: bool) -> bool {
+fn is_right(line: &Line, may_lose: bool) -> bool {
     let Some(verified) = line.verified else { return true };
     let (lost, rejected) = (line.lost.unwrap_or(0), line.rejected.unwrap_or(0));
     let is_all = verified + lost == line.iterations * u64::from(line.subscribers);
-    is_all && rejected == 0 && (lost == 0 || is_lossy)
+    is_all && rejected == 0 && (lost == 0 || may_lose)
 }
 
 /// Measures and prints the lines of each size. The exit code says whether every record was right.
@@ -107,7 +109,7 @@ fn measure(arguments: &Arguments, setting: &Setting) -> Result<Exit, Trouble> {
         Some(address) => Ok(vec![streams.connected(shape, address)?]),
         None => streams.started(shape, name),
     };
-    let is_right = |line: &Line| is_right(line, arguments.stream.lossy);
+    let is_right = |line: &Line| is_right(line, arguments.stream.may_lose());
     let wrong = "some records differ from those published: see `rejected`, `lost` and `verified`";
     streams.0.print("records", shapes, lines, (is_right, wrong))
 }
@@ -166,11 +168,16 @@ impl Streams<'_> {
 
     /// Publishes a topic for a stream.
     fn publish(&self, shape: StreamSizes, node: &Node, topic: &str) -> Result<Records<'_>, Trouble> {
+        let stream = &self.0.arguments.stream;
         let builder = node.log_publisher::<Raw>(topic).capacity(shape.capacity);
+        let builder = match stream.policy() {
+            SlowPolicy::Lap => builder,
+            _ => builder.gating(Gating::new().timeout(GATING_TIMEOUT)),
+        };
         let publisher = builder.payload_len_max(shape.len).open().map_err(Failure::from)?;
         let batch = vec![0; pattern::words(shape.len) * shape.batch];
-        let (interrupt, is_lossy) = (&self.0.interrupt, self.0.arguments.stream.lossy);
-        Ok(Records { interrupt, shape, is_lossy, publisher, batch, number: 0, received: 0 })
+        let (interrupt, is_unpaced) = (&self.0.interrupt, stream.is_unpaced());
+        Ok(Records { interrupt, shape, is_unpaced, publisher, batch, number: 0, received: 0 })
     }
 
     fn start_reader(
@@ -185,6 +192,9 @@ impl Streams<'_> {
         command.args(["--drain", &address.to_string(), "--reader", &reader.to_string()]);
         command.args(["--size", &shape.size.to_string(), "--batch", &shape.batch.to_string()]);
         command.args(["--capacity", &shape.capacity.to_string(), "--delivery", &delivery, "--cpus", &cpus]);
+        if self.0.arguments.stream.policy.is_some() {
+            command.args(["--policy", &self.0.arguments.stream.policy().to_string()]);
+        }
         Process::start("receiving", command, ring.control().file()?)
     }
 }
@@ -324,7 +334,7 @@ impl Records<'_> {
     #[inline]
     fn make_room(&mut self, records: u64, receivers: &mut impl Receivers) -> Result<(), Trouble> {
         let window = self.shape.window() as u64;
-        if self.is_lossy || self.number + records <= self.received + window {
+        if self.is_unpaced || self.number + records <= self.received + window {
             return Ok(());
         }
         self.await_receipt(self.number + records - window, receivers)

@@ -1,5 +1,7 @@
 //! Lines as entries of a table.
 
+use std::time::Duration;
+
 use fabricast::{Epoch, Node, Payload, PublishError, TablePublisher, TopicName};
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -42,6 +44,8 @@ pub(super) struct Opening<'a> {
     pub(super) len_max: usize,
     /// Its epoch, unless a random one.
     pub(super) epoch: Option<Epoch>,
+    /// How long its values are valid, unless for ever.
+    pub(super) lifespan: Option<Duration>,
 }
 
 impl Opening<'_> {
@@ -64,11 +68,14 @@ impl Opening<'_> {
     fn publisher_of<V: Serialize + DeserializeOwned + Send + 'static>(
         self,
     ) -> Result<Box<dyn Publisher>, Failure> {
-        let Self { node, topic, capacity, len_max, epoch } = self;
+        let Self { node, topic, capacity, len_max, epoch, lifespan } = self;
         let key_len_max = (KEY_LEN_MAX + TEXT_OVERHEAD).min(len_max.saturating_sub(1));
         let mut builder = node.table_publisher::<String, V>(topic.as_str()).capacity(capacity);
         if let Some(epoch) = epoch {
             builder = builder.epoch(epoch);
+        }
+        if let Some(lifespan) = lifespan {
+            builder = builder.lifespan(lifespan);
         }
         Ok(Box::new(builder.payload_len_max(len_max).key_len_max(key_len_max).open()?))
     }

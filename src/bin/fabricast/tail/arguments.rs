@@ -94,6 +94,9 @@ pub(crate) struct Arguments {
     /// With --follow, end when the topic ends or its publisher is gone, instead of waiting for the next publisher.
     #[arg(long, requires = "follow")]
     pub(super) until_end: bool,
+    /// With --follow, report when no record has come for this time: seconds, or with a unit, as in 500ms.
+    #[arg(long, value_name = "TIME", value_parser = duration, requires = "follow")]
+    pub(super) deadline: Option<Duration>,
     /// End after this many records.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) count: Option<u64>,

@@ -6,13 +6,16 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::super::*;
+use crate::clock::Timekeeper;
 use crate::fabric::{FabricError, NothingToRevoke, Placement, RemoteWrite, Revocation, WakeQueue};
 use crate::id::{Incarnation, NodeName, Sequence};
 use crate::layout::WORD;
 use crate::layout::log::RING_OFFSET;
 use crate::memory::Protection;
 use crate::payload::Raw;
-use crate::publisher::{CopyBudget, LenLimit, LogPublisher, Numbering, PublishedTopic, TopicParts};
+use crate::publisher::{
+    CopyBudget, LenLimit, LogOptions, LogPublisher, Numbering, PublishedTopic, TopicParts,
+};
 use crate::repository::log::{LogReader, LogStart};
 use crate::repository::{LossReason, Lost, ReadFailure, Reader as _, WriteOrder};
 use crate::sync::atomic::AtomicBool;
@@ -281,7 +284,8 @@ impl World {
         let fabric = Network::new(1, Reach::Mapped).fabric(&name);
         let parts = TopicParts {
             fabric: &fabric,
-            clock: Arc::new(VirtualClock::default()),
+            time: Arc::new(Timekeeper::new(Arc::<VirtualClock>::default())),
+            lifespan_ns: 0,
             waker: queue.keyed(0),
             node: Arc::new(()),
             host: "host",
@@ -289,9 +293,11 @@ impl World {
             numbering: Numbering::new(Incarnation::new(1).unwrap()),
             payload_len_max: len_max,
             limit: LenLimit::Value,
+            gating: None,
             samples: &[],
         };
-        let (publisher, topic) = LogPublisher::<Raw>::open(parts, capacity).unwrap();
+        let options = LogOptions { capacity, gating: None };
+        let (publisher, topic) = LogPublisher::<Raw>::open(parts, options).unwrap();
         Self { publisher, topic, subscribers: Vec::new(), len_max, appended: 0, queue }
     }
 

@@ -1,0 +1,141 @@
+//! Messages about the subscribers of a topic: how far each one is, and which one the publisher has let go.
+
+use std::fmt;
+
+use serde::de::{Error, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::attachment::AttachmentId;
+use crate::id::{Delivery, NodeName, SlowPolicy, TopicName};
+use crate::limits;
+
+/// Requests the subscribers of a topic.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ListSubscribers {
+    /// The topic.
+    pub(crate) topic: TopicName,
+}
+
+/// Answers [`ListSubscribers`]; `None` if the node has no such topic.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Subscribers {
+    /// The subscribers.
+    pub(crate) found: Option<SubscriberPage>,
+}
+
+/// The subscribers of a topic, the slowest first: those that report their progress before the others.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SubscriberPage {
+    /// The newest sequence of the topic.
+    pub(crate) newest: u64,
+    /// How many subscribers the topic has.
+    pub(crate) count: u32,
+    /// Those described.
+    pub(crate) entries: SubscriberEntries,
+}
+
+/// A subscriber, as the publisher's node knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SubscriberEntry {
+    /// Its node.
+    pub(crate) node: NodeName,
+    /// Its process ID on its host.
+    pub(crate) process: u32,
+    /// How values reach it.
+    pub(crate) delivery: Delivery,
+    /// What it reports; `None` if it reports nothing.
+    pub(crate) progress: Option<ProgressEntry>,
+}
+
+/// What a subscriber reports, as last read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ProgressEntry {
+    /// Its policy.
+    pub(crate) policy: SlowPolicy,
+    /// Whether the publisher still waits for it, or disconnects it.
+    pub(crate) is_gating: bool,
+    /// The last sequence that it has received, reported lost, or skipped.
+    pub(crate) last: u64,
+    /// Values received.
+    pub(crate) received: u64,
+    /// Values lost.
+    pub(crate) lost: u64,
+    /// Reads repeated.
+    pub(crate) retries: u64,
+    /// Values refused.
+    pub(crate) rejected: u64,
+    /// For how long its node has not shown that it runs, nanoseconds.
+    pub(crate) unseen_ns: u64,
+}
+
+/// At most [`SUBSCRIBERS_LISTED_MAX`](limits::SUBSCRIBERS_LISTED_MAX) subscribers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct SubscriberEntries(Vec<SubscriberEntry>);
+
+impl SubscriberEntries {
+    /// Takes as many entries as fit.
+    pub(crate) fn cut(mut entries: Vec<SubscriberEntry>) -> Self {
+        entries.truncate(limits::SUBSCRIBERS_LISTED_MAX);
+        Self(entries)
+    }
+
+    /// Returns the entries by value.
+    pub(crate) fn into_entries(self) -> Vec<SubscriberEntry> {
+        self.0
+    }
+}
+
+impl<'de> Deserialize<'de> for SubscriberEntries {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(EntriesVisitor)
+    }
+}
+
+/// Checks the number of subscribers before reading them, so that the peer cannot choose what is allocated.
+struct EntriesVisitor;
+
+impl<'de> Visitor<'de> for EntriesVisitor {
+    type Value = SubscriberEntries;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "at most {} subscribers", limits::SUBSCRIBERS_LISTED_MAX)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<SubscriberEntries, A::Error> {
+        let mut entries = Vec::new();
+        if let Some(len) = seq.size_hint() {
+            if len > limits::SUBSCRIBERS_LISTED_MAX {
+                return Err(A::Error::invalid_length(len, &self));
+            }
+            entries.reserve_exact(len);
+        }
+        while let Some(entry) = seq.next_element()? {
+            if entries.len() == limits::SUBSCRIBERS_LISTED_MAX {
+                return Err(A::Error::invalid_length(entries.len() + 1, &self));
+            }
+            entries.push(entry);
+        }
+        Ok(SubscriberEntries(entries))
+    }
+}
+
+/// Reports to a subscriber that the publisher no longer takes it into account. Sent at most once for an attachment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LetGo {
+    /// The attachment.
+    pub(crate) attachment: AttachmentId,
+    /// Why.
+    pub(crate) reason: LetGoReason,
+    /// The topic's newest sequence.
+    pub(crate) published: u64,
+}
+
+/// Why a subscriber was let go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum LetGoReason {
+    /// Its node has not shown for the lease that it runs. It stays attached, and may lose records.
+    Unseen,
+    /// The publisher was about to overwrite records that it has not read, and it asked to be disconnected then. The attachment is as if
+    /// the topic had ended.
+    Overtaken,
+}

@@ -1,0 +1,50 @@
+use std::sync::Arc;
+
+use crate::id::SlowPolicy;
+use crate::layout::progress::{Progress, RELEASED};
+use crate::memory::Region;
+use crate::repository::{Reader, SubscriberStats};
+
+/// Reports a subscriber's progress in its slot, for the publisher's node to read.
+#[derive(Debug)]
+pub(crate) struct ProgressReport {
+    /// The slot, in this process's memory.
+    slot: Arc<Region>,
+    policy: SlowPolicy,
+    said: Progress,
+}
+
+impl ProgressReport {
+    /// Reports in this slot.
+    pub(crate) fn new(slot: Arc<Region>, policy: SlowPolicy) -> Self {
+        Self { slot, policy, said: Progress::default() }
+    }
+
+    /// The slot.
+    #[cfg(test)]
+    pub(super) fn slot(&self) -> &Arc<Region> {
+        &self.slot
+    }
+
+    /// Whether the subscriber is disconnected before it would lose a record.
+    pub(super) fn disconnects(&self) -> bool {
+        self.policy == SlowPolicy::Disconnect
+    }
+
+    /// Reports how far this reader is, if that has changed. Stores to memory only.
+    #[inline]
+    pub(super) fn tell(&mut self, reader: &impl Reader, is_landing: bool) {
+        let (released, last) = (reader.released(is_landing), reader.last().get());
+        if (released, last) != (self.said.released, self.said.last) {
+            let SubscriberStats { received, lapped, cut_off, torn_retries, rejected, .. } = reader.counts();
+            let lost = lapped.saturating_add(cut_off);
+            self.said = Progress { released, last, received, lost, retries: torn_retries, rejected };
+            self.said.store(&self.slot);
+        }
+    }
+
+    /// Releases everything: the subscriber reads no more.
+    pub(super) fn end(&self) {
+        self.slot.store(RELEASED, u64::MAX);
+    }
+}

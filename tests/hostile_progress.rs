@@ -1,0 +1,101 @@
+//! Peers that send a node what is no progress slot: each is refused, and nobody else is affected.
+
+use std::os::fd::AsFd as _;
+use std::time::Duration;
+
+use fabricast::{Gating, LogPublisher, Node};
+use rustix::fs::SealFlags;
+
+use self::support::raw::{self, Body, RawPeer};
+
+#[cfg(test)]
+mod support;
+
+/// Numbers of reasons.
+const NOT_PERMITTED: u16 = 6;
+const GATING_NOT_PERMITTED: u16 = 10;
+const UNEXPECTED: u16 = 34;
+
+const PAGE: u64 = 4096;
+const BLOCK: u32 = 1;
+
+fn publisher(node: &Node, topic: &str, gating: Option<Gating>) -> LogPublisher<u64> {
+    let builder = node.log_publisher(topic).capacity(4096);
+    let builder = gating.into_iter().fold(builder, |builder, gating| builder.gating(gating));
+    builder.open().expect("a topic")
+}
+
+/// A request for a log by pull that reports its progress and has the publisher wait.
+fn attach(attachment: u32, topic: &str) -> Vec<u8> {
+    let body = Body::default().word(attachment).bytes(topic.as_bytes()).word(0).byte(0);
+    body.long(0).long(0).long(0).byte(1).word(BLOCK).message(raw::ATTACH)
+}
+
+/// Publishes more than a ring.
+fn publish(publisher: &mut LogPublisher<u64>) {
+    (0..1000).for_each(|number| _ = publisher.publish(&number).expect("nobody is in the way"));
+}
+
+#[test]
+fn what_is_no_progress_slot_is_refused_and_holds_nobody_up() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node =
+        Node::builder().name("victim").expect("a name").runtime_dir(dir.path()).open().expect("a node");
+    let mut publisher = publisher(&node, "t", Some(Gating::new()));
+    let sealed = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
+    let regular = std::fs::File::open(std::env::current_exe().expect("a program")).expect("a file");
+    let unfit = [
+        ("not sealed", raw::full_file(PAGE, SealFlags::empty())),
+        ("to be written by others", raw::full_file(PAGE, SealFlags::SHRINK | SealFlags::GROW)),
+        ("sparse", raw::memory_file(PAGE, sealed)),
+        ("no memory file", regular.into()),
+    ];
+    let peer = RawPeer::greeted(dir.path(), "victim");
+    for (number, (what, file)) in (1..).zip(unfit) {
+        peer.send_with(&attach(number, "t"), &[file.as_fd()]);
+        let (reason, text) = peer.receive().expect("an answer").refused();
+        assert_eq!(reason, NOT_PERMITTED, "{what}: {text}");
+        assert!(text.contains("progress slot"), "{what}: {text}");
+        publish(&mut publisher);
+    }
+    // The session goes on; without a slot the message is out of turn.
+    let slot = raw::full_file(PAGE, sealed);
+    peer.send_with(&attach(9, "t"), &[slot.as_fd()]);
+    assert_eq!(peer.receive().expect("an answer").kind, raw::GRANTED);
+    peer.send(&attach(10, "t"));
+    assert_eq!(peer.receive().expect("an answer").refusal().0, UNEXPECTED);
+    // It has gated until its session ended, and nobody else has noticed.
+    publish(&mut publisher);
+    assert_eq!(node.subscribers("shm:victim/t").expect("an answer").count, 0);
+}
+
+#[test]
+fn peer_that_is_not_permitted_to_gate_does_not() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node =
+        Node::builder().name("victim").expect("a name").runtime_dir(dir.path()).open().expect("a node");
+    let mut free = publisher(&node, "free", None);
+    let sealed = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
+    let peer = RawPeer::greeted(dir.path(), "victim");
+    let slot = raw::full_file(PAGE, sealed);
+    peer.send_with(&attach(1, "free"), &[slot.as_fd()]);
+    assert_eq!(peer.receive().expect("an answer").refused().0, GATING_NOT_PERMITTED);
+    publish(&mut free);
+}
+
+/// It never shows that it runs, and never reads.
+#[test]
+fn peer_that_only_attaches_is_let_go_after_the_lease() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node =
+        Node::builder().name("victim").expect("a name").runtime_dir(dir.path()).open().expect("a node");
+    let gating = Gating::new().lease(Duration::from_secs(1)).timeout(Duration::from_secs(60));
+    let mut publisher = publisher(&node, "t", Some(gating));
+    let sealed = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
+    let peer = RawPeer::greeted(dir.path(), "victim");
+    let slot = raw::full_file(PAGE, sealed);
+    peer.send_with(&attach(1, "t"), &[slot.as_fd()]);
+    assert_eq!(peer.receive().expect("an answer").kind, raw::GRANTED);
+    publish(&mut publisher);
+    assert_eq!(peer.receive().expect("a message").kind, raw::LET_GO);
+}

@@ -1,0 +1,186 @@
+//! Subscribers in processes of their own for which a publisher waits, and which are killed or stopped: the others go on.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use fabricast::{
+    Delivery, Event, EventSink, Gating, LogPublisher, Node, PublishError, ReceiveError, SlowPolicy,
+};
+use rustix::process::Signal;
+
+use self::support::peer::Peer;
+use self::support::role::Role;
+use self::support::time::{PATIENCE, wait_until};
+
+#[cfg(test)]
+mod support;
+
+/// A ring of some hundred records, so that a subscriber that does not read is soon in the way.
+const CAPACITY: usize = 16 * 1024;
+/// Records between two polls for a command.
+const AT_A_TIME: usize = 1000;
+
+#[derive(Debug, Default)]
+struct Recorder(Mutex<Vec<Event>>);
+
+impl EventSink for Recorder {
+    fn event(&self, event: &Event) {
+        self.0.lock().expect("no panic").push(event.clone());
+    }
+}
+
+impl Recorder {
+    fn has(&self, found: impl Fn(&Event) -> bool) -> bool {
+        self.0.lock().expect("no panic").iter().any(found)
+    }
+}
+
+/// A subscriber that reads until it is told to halt, and says what it was told to count.
+#[test]
+#[ignore = "no test: a process that a test starts"]
+fn role() {
+    let role = Role::of_this_process();
+    let events = Arc::new(Recorder::default());
+    let builder = Node::builder().name(role.argument(0)).expect("a name").runtime_dir(&role.dir);
+    let node = builder.events(Arc::clone(&events) as _).open().expect("a node");
+    let builder = node.log_subscriber::<u64>("shm:p/t").timeout(PATIENCE).slow(SlowPolicy::Block);
+    let builder = if role.argument(1) == "push" { builder.push() } else { builder.pull() };
+    let mut subscriber = builder.open().expect("a subscription");
+    let (mut reads, mut last, mut lost) = (true, 0, 0);
+    role.say("ready");
+    loop {
+        if reads {
+            for _ in 0..AT_A_TIME {
+                match subscriber.try_receive() {
+                    Ok(Some(record)) => {
+                        assert_eq!(record.value, last + 1, "none is doubled or missing");
+                        last = record.value;
+                    }
+                    Ok(None) => break,
+                    Err(ReceiveError::Lapped { first_lost, count }) => {
+                        assert_eq!(first_lost.get(), last + 1);
+                        (last, lost) = (last + count, lost + count);
+                    }
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+        let command = if reads { role.command_now() } else { Some(role.command()) };
+        match command.as_deref() {
+            None => {}
+            Some("halt") => (reads, _) = (false, role.say("halted")),
+            Some("read") => (reads, _) = (true, role.say("reading")),
+            Some("last") => role.say(last),
+            Some("lost") => role.say(lost),
+            Some("gating") => role.say(u64::from(subscriber.is_gating())),
+            Some("let go") => {
+                role.say(u64::from(events.has(|event| matches!(event, Event::LetGo { .. }))));
+            }
+            Some(command) => panic!("what is {command:?}?"),
+        }
+    }
+}
+
+/// A publisher whose timeout outlasts any lease, and whose events are recorded.
+fn publisher(dir: &tempfile::TempDir, lease: Duration) -> (Node, Arc<Recorder>, LogPublisher<u64>) {
+    let events = Arc::new(Recorder::default());
+    let builder = Node::builder().name("p").expect("a name").runtime_dir(dir.path());
+    let node = builder.events(Arc::clone(&events) as _).open().expect("a node");
+    let gating = Gating::new().timeout(PATIENCE).lease(lease);
+    let publisher = node.log_publisher("t").capacity(CAPACITY).gating(gating).open().expect("a topic");
+    (node, events, publisher)
+}
+
+/// Publishes so many numbers, each its own sequence.
+fn publish(publisher: &mut LogPublisher<u64>, count: u64) {
+    for _ in 0..count {
+        let next = publisher.newest().get() + 1;
+        publisher.publish(&next).expect("nobody is in the way for long");
+    }
+}
+
+/// Waits until this subscriber has received every record.
+fn await_all(peer: &mut Peer, publisher: &LogPublisher<u64>) {
+    let newest = publisher.newest().get();
+    wait_until("every record", || peer.ask_number("last") == newest);
+    assert_eq!(peer.ask_number("lost"), 0);
+}
+
+const DELIVERIES: [Delivery; 2] = [Delivery::Pull, Delivery::Push];
+
+#[test]
+fn killed_subscriber_holds_nobody_up() {
+    for delivery in DELIVERIES {
+        let dir = tempfile::tempdir().expect("a directory");
+        // Its death is noticed, and not the end of its lease.
+        let (_node, events, mut publisher) = publisher(&dir, PATIENCE * 10);
+        let mut peers =
+            ["a", "b", "c"].map(|name| Peer::ready("reader", dir.path(), &format!("{name} {delivery}")));
+        publish(&mut publisher, 10_000);
+        let [dying, living @ ..] = &mut peers;
+        assert_eq!(dying.ask("halt"), "halted");
+        let blocked = (0..CAPACITY).find_map(|_| {
+            let next = publisher.newest().get() + 1;
+            publisher.try_publish(next).err()
+        });
+        assert!(blocked.is_some_and(|error| error.is_blocked()), "it is in the way");
+        dying.kill();
+        publish(&mut publisher, 10_000);
+        living.iter_mut().for_each(|peer| await_all(peer, &publisher));
+        assert!(!events.has(|event| matches!(event, Event::SubscriberLetGo { .. })));
+    }
+}
+
+#[test]
+fn stopped_subscriber_is_let_go_after_its_lease_and_both_sides_say_so() {
+    for delivery in DELIVERIES {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (_node, events, mut publisher) = publisher(&dir, Duration::from_secs(1));
+        let [mut stopped, mut living] =
+            ["a", "b"].map(|name| Peer::ready("reader", dir.path(), &format!("{name} {delivery}")));
+        publish(&mut publisher, 10_000);
+        stopped.stop();
+        // More than the ring holds.
+        publish(&mut publisher, 10_000);
+        await_all(&mut living, &publisher);
+        let is_it = |event: &Event| {
+            matches!(event, Event::SubscriberLetGo { peer, process, .. }
+                if peer.as_str() == "a" && *process == stopped.pid().as_raw_nonzero().get().unsigned_abs())
+        };
+        wait_until("the event", || events.has(is_it));
+        // It continues as one that nobody waits for.
+        stopped.signal(Signal::CONT);
+        wait_until("the message", || stopped.ask_number("gating") == 0);
+        wait_until("its event", || stopped.ask_number("let go") == 1);
+        let newest = publisher.newest().get();
+        wait_until("the last record", || stopped.ask_number("last") == newest);
+        assert!(stopped.ask_number("lost") > 0);
+        assert_eq!(living.ask_number("gating"), 1);
+    }
+}
+
+/// It works on something else: its node runs, and keeps the lease.
+#[test]
+fn slow_subscriber_keeps_its_lease() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let events = Arc::new(Recorder::default());
+    let builder = Node::builder().name("p").expect("a name").runtime_dir(dir.path());
+    let node = builder.events(Arc::clone(&events) as _).open().expect("a node");
+    let (lease, timeout) = (Duration::from_secs(1), Duration::from_secs(4));
+    let gating = Gating::new().timeout(timeout).lease(lease);
+    let mut publisher = node.log_publisher("t").capacity(CAPACITY).gating(gating).open().expect("a topic");
+    let mut slow = Peer::ready("reader", dir.path(), "a pull");
+    assert_eq!(slow.ask("halt"), "halted");
+    let error = loop {
+        let next = publisher.newest().get() + 1;
+        if let Err(error) = publisher.publish(&next) {
+            break error;
+        }
+    };
+    let PublishError::Blocked { slowest } = error else { panic!("{error}") };
+    assert_eq!(slowest.node().as_str(), "a");
+    assert!(!events.has(|event| matches!(event, Event::SubscriberLetGo { .. })));
+    assert_eq!(slow.ask("read"), "reading");
+    publish(&mut publisher, 10_000);
+    await_all(&mut slow, &publisher);
+}

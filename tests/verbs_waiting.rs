@@ -1,0 +1,126 @@
+//! Sets of subscribers over RDMA verbs, on one host with a device: run by `tools/test` in a soft-RoCE machine.
+//!
+//! ```text
+//! tools/soft-roce run -- verbs_waiting --ignored --test-threads 1
+//! ```
+
+#![cfg(feature = "verbs")]
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use fabricast::{Address, AnySubscriber, Delivery, Node, NoticePath, Raw, WaitSet};
+
+use self::support::time::{PATIENCE, now, wait_until};
+
+#[cfg(test)]
+mod support;
+
+/// How long nothing is published.
+const IDLE: Duration = Duration::from_secs(3);
+/// The most looks at a subscriber that waits, a second: its timer of 250 ms, beacons, and the reads that these cause.
+const LOOKS_MAX: u64 = 40;
+const ROUNDS: u64 = 20;
+
+/// The address of this host's RDMA device: by default that of a machine of tools/soft-roce.
+fn host() -> String {
+    std::env::var("FABRICAST_VERBS_ADDRESS").unwrap_or_else(|_| "10.77.0.1".to_owned())
+}
+
+/// Subscribers that a set waits for, and what they have received.
+struct Waiting {
+    set: WaitSet,
+    subscribers: Vec<AnySubscriber>,
+    received: BTreeMap<usize, u64>,
+    /// How often a subscriber was ready.
+    looks: u64,
+}
+
+impl Waiting {
+    fn new(mut subscribers: Vec<AnySubscriber>) -> Self {
+        let mut set = WaitSet::new().expect("descriptors");
+        for (key, subscriber) in subscribers.iter_mut().enumerate() {
+            set.add(subscriber, key);
+        }
+        Self { set, subscribers, received: BTreeMap::new(), looks: 0 }
+    }
+
+    /// Waits once, and receives what there is.
+    fn wait(&mut self, timeout: Duration) {
+        for key in self.set.wait(timeout).expect("it can wait").to_vec() {
+            self.looks += 1;
+            let subscriber = self.subscribers.get_mut(key).expect("a key that was given");
+            while let Some(sample) = subscriber.try_receive_ref().expect("the topic is there") {
+                let last = self.received.insert(key, sample.meta.sequence.get());
+                assert!(last < Some(sample.meta.sequence.get()), "{key}: received twice");
+            }
+        }
+    }
+}
+
+/// Neither a thread for each topic nor ten thousand looks a second.
+#[test]
+#[ignore = "needs an RDMA device: tools/soft-roce run"]
+fn set_waits_for_subscribers_of_both_fabrics_without_polling() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let builder = Node::builder().name("publishing").expect("a name").runtime_dir(dir.path());
+    let address = format!("rdma://{}:0", host());
+    let publishing = builder.rdma(&address).expect("an address").open().expect("a node");
+    let mut state = publishing.state_publisher::<u64>("state").open().expect("a topic");
+    let mut log = publishing.log_publisher::<u64>("log").open().expect("a topic");
+    let mut table = publishing.table_publisher::<u64, u64>("table").open().expect("a topic");
+
+    let rdma = |address: &&Address| !address.is_local();
+    let far = publishing.addresses().iter().find(rdma).expect("it listens").to_string();
+    let subscribing = Node::builder().runtime_dir(dir.path()).open().expect("a node");
+    let open = |from: &str, topic: &str, delivery| {
+        let target = format!("{from}/{topic}");
+        let builder = subscribing.any_subscriber::<Raw>(target.as_str()).delivery(delivery).timeout(PATIENCE);
+        builder.open().expect("a subscription")
+    };
+    let pulls = |from: &'static str| ["state", "log", "table"].map(|topic| (from.to_owned(), topic));
+    let all = pulls("shm:publishing")
+        .into_iter()
+        .chain(["state", "log", "table"].map(|topic| (far.clone(), topic)));
+    let mut waiting = Waiting::new(all.map(|(from, topic)| open(&from, topic, Delivery::Pull)).collect());
+
+    // Until its notices arrive, a subscriber reads by a timer.
+    wait_until("notices", || {
+        waiting.wait(Duration::from_millis(10));
+        let path = |it: &AnySubscriber| it.notice_path();
+        waiting
+            .subscribers
+            .iter()
+            .all(|it| matches!(path(it), NoticePath::WakeWord | NoticePath::Multicast | NoticePath::Unicast))
+    });
+    waiting.looks = 0;
+    let began = now();
+    while began.elapsed() < IDLE {
+        waiting.wait(Duration::from_millis(100));
+    }
+    let allowed = LOOKS_MAX * waiting.subscribers.len() as u64 * IDLE.as_secs();
+    assert!(waiting.looks <= allowed, "{} looks at idle subscribers, {allowed} allowed", waiting.looks);
+
+    for round in 1..=ROUNDS {
+        state.publish(&round).expect("it fits");
+        log.publish(&round).expect("it fits");
+        table.put(&1, &round).expect("it fits");
+        wait_until("each value", || {
+            waiting.wait(PATIENCE);
+            waiting.received.len() == 6 && waiting.received.values().all(|last| *last == round)
+        });
+    }
+
+    // Pushed ones are looked at from time to time.
+    let pushed = ["state", "log", "table"].map(|topic| open(&far, topic, Delivery::Push));
+    let mut waiting = Waiting::new(pushed.into());
+    for round in ROUNDS + 1..=2 * ROUNDS {
+        state.publish(&round).expect("it fits");
+        log.publish(&round).expect("it fits");
+        table.put(&1, &round).expect("it fits");
+        wait_until("each value", || {
+            waiting.wait(PATIENCE);
+            waiting.received.len() == 3 && waiting.received.values().all(|last| *last == round)
+        });
+    }
+}

@@ -7,6 +7,8 @@ use crate::inspect::InspectError;
 use crate::node::{DialError, DirectoryError, NodeError};
 use crate::payload::{DecodeError, EncodeError, SchemaError};
 use crate::publisher::{FinishError, PublishError, PublisherError};
+#[cfg(feature = "tokio")]
+use crate::subscriber::AsyncError;
 use crate::subscriber::{ReceiveError, SubscriberError};
 
 /// Any error of this library, for functions that meet several, such as `main`.
@@ -35,6 +37,10 @@ pub enum Error {
     /// A text is not an address.
     #[error(transparent)]
     Address(#[from] AddressError),
+    /// A task cannot wait for a subscriber. Exists with the cargo feature `tokio`.
+    #[cfg(feature = "tokio")]
+    #[error(transparent)]
+    Async(#[from] AsyncError),
     /// Bytes are not a value.
     #[error(transparent)]
     Decode(#[from] DecodeError),

@@ -24,6 +24,7 @@
 //!   [`LineReport`] says which is ahead, and what each lost.
 //! - Notices let a subscriber sleep until a value is published: enable them with `notices` of its builder. [`NoticePath`] says
 //!   how the subscriber is notified, [`NoticeCounts`] what has arrived.
+//! - A [`WaitSet`] waits for any number of subscribers on one thread.
 //! - A [`Listener`] reverses the connection: publishers dial the subscriber's node with [`Node::dial_subscriber`].
 //! - [`Payload`] defines how a type becomes bytes: any serde type, [`Pod`] for plain old data, [`Raw`] for bytes. A [`Schema`]
 //!   made from the type travels with the topic, so programs that do not know the type can decode it.
@@ -36,6 +37,13 @@
 //!
 //! `docs/guides.md` in the repository has short guides on waiting, restarts, lines, tables, feeds, threads, payloads and schemas, and
 //! memory per topic.
+//!
+//! # Features
+//!
+//! - `cli`, by default: the command `fabricast`. A library leaves it out with `default-features = false`.
+//! - `verbs`: RDMA. Needs libibverbs and librdmacm to build.
+//! - `tokio`: subscribers whose values tasks of [tokio](https://docs.rs/tokio) await, without a thread for each: `AsyncSubscriber`, which
+//!   is also a `Stream`, `AsyncWaitSet`, `AsyncListener`, and `open_async` of the builders.
 //!
 //! # Example
 //!
@@ -117,6 +125,8 @@ pub use layout::header::HeaderError;
 pub use layout::{Fact, GeometryError};
 pub use memory::MemoryError;
 pub use metrics::{Counter, Unit};
+#[cfg(feature = "tokio")]
+pub use node::AsyncListener;
 pub use node::{
     DialError, Directory, DirectoryError, FeedLinesBuilder, FeedPublisherBuilder, FeedSubscriberBuilder,
     LinesBuilder, Listener, ListenerBuilder, Node, NodeBuilder, NodeError, PersistentBuilder,
@@ -143,6 +153,8 @@ pub use subscriber::{
     StateSubscriber, Subscribed, Subscriber, SubscriberError, TableSubscriber, TopicKind, ValueUpdate,
     WaitSet, Waitable,
 };
+#[cfg(feature = "tokio")]
+pub use subscriber::{AsyncError, AsyncReceive, AsyncSubscriber, AsyncWaitSet};
 
 /// Compiles the examples of README.md.
 #[cfg(doctest)]

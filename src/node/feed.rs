@@ -287,7 +287,7 @@ where
 /// Send and Sync.
 #[derive(Debug)]
 #[must_use = "a builder does nothing until it is opened"]
-pub struct PersistentFeedBuilder<'a, K, R, V>(FeedSubscriberBuilder<'a, K, R, V>)
+pub struct PersistentFeedBuilder<'a, K, R, V>(pub(super) FeedSubscriberBuilder<'a, K, R, V>)
 where
     K: Serialize + DeserializeOwned + Send + 'static,
     R: Serialize + DeserializeOwned + Send + 'static,

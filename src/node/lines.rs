@@ -13,7 +13,8 @@ use super::{Node, SubscriberBuilder};
 use crate::fabric::Target;
 use crate::limits;
 use crate::subscriber::{
-    Arbitrated, FeedLine, FeedLines, LineSet, Lines, Position, Subscribed, SubscriberError, SubscriberHandle,
+    Arbitrated, FeedLine, FeedLines, LineSet, LineSource, Lines, Position, Subscribed, SubscriberError,
+    SubscriberHandle,
 };
 
 impl<'a, S: Subscribed> SubscriberBuilder<'a, S> {
@@ -50,7 +51,7 @@ impl<S: Subscribed> LinesBuilder<'_, S> {
 }
 
 #[expect(private_bounds, reason = "no other item names the options of a subscriber")]
-impl<S> LinesBuilder<'_, S>
+impl<'a, S> LinesBuilder<'a, S>
 where
     S: Subscribed + SubscriberHandle<Options: ResumingOptions + Send> + Arbitrated + Send + 'static,
 {
@@ -63,15 +64,46 @@ where
     /// Those of [`SubscriberBuilder::open`] for which another attempt makes no sense: see [`SubscriberError::is_transient`].
     /// [`SubscriberError::Lines`] for too many, and [`SubscriberError::SameLine`] for one that is given twice.
     pub fn open(self) -> Result<Lines<S>, SubscriberError> {
+        let (node, opening) = self.opening()?;
+        opening.open(node)
+    }
+
+    /// Returns what it takes to open the subscriber, without the builder.
+    pub(super) fn opening(self) -> Result<(&'a Node, LinesOpening<TopicReopening<S>>), SubscriberError> {
         let Self { builder, others, gap_timeout } = self;
         let SubscriberBuilder { node, place, mut terms, samples, .. } = builder;
         let deadline = terms.deadline.take();
         let targets = checked(std::iter::once(place).chain(others))?;
         let begins_ahead = terms.options.begins_with_newest();
         let opening = |target| TopicReopening::<S> { target, terms, samples: samples.clone() };
-        let lines = persistent_lines(node, targets.into_iter().map(opening).collect())?;
+        let lines = targets.into_iter().map(opening).collect();
+        Ok((node, LinesOpening { lines, begins_ahead, gap_timeout, deadline }))
+    }
+}
+
+/// What it takes to open several lines.
+pub(super) struct LinesOpening<O> {
+    lines: Vec<O>,
+    begins_ahead: bool,
+    gap_timeout: Duration,
+    /// Of all lines together.
+    deadline: Option<Duration>,
+}
+
+impl<O: Reopen<Handle: LineSource>> LinesOpening<O> {
+    fn open_set(self, node: &Node) -> Result<(LineSet<O::Handle>, Option<Duration>), SubscriberError> {
+        let Self { lines, begins_ahead, gap_timeout, deadline } = self;
+        let lines = persistent_lines(node, lines)?;
         let clock = Arc::clone(&node.core().clock);
-        Ok(Lines::new(LineSet::new(lines, clock, (begins_ahead, gap_timeout)), deadline))
+        Ok((LineSet::new(lines, clock, (begins_ahead, gap_timeout)), deadline))
+    }
+}
+
+impl<O: Reopen<Handle: Arbitrated>> LinesOpening<O> {
+    /// Opens a subscriber of a topic. Blocks.
+    pub(super) fn open(self, node: &Node) -> Result<Lines<O::Handle>, SubscriberError> {
+        let (set, deadline) = self.open_set(node)?;
+        Ok(Lines::new(set, deadline))
     }
 }
 
@@ -109,7 +141,7 @@ where
     }
 }
 
-impl<K, R, V> FeedLinesBuilder<'_, K, R, V>
+impl<'a, K, R, V> FeedLinesBuilder<'a, K, R, V>
 where
     K: Serialize + DeserializeOwned + Eq + Hash + Clone + Send + 'static,
     R: Serialize + DeserializeOwned + Send + 'static,
@@ -129,6 +161,15 @@ where
     /// [`SubscriberError::Conflated`] after [`conflate`](FeedSubscriberBuilder::conflate), [`SubscriberError::Lines`] for too many lines,
     /// and [`SubscriberError::SameLine`] for one that is given twice.
     pub fn open(self) -> Result<FeedLines<K, R, V>, SubscriberError> {
+        let (node, opening) = self.opening()?;
+        opening.open_feed(node)
+    }
+
+    /// Returns what it takes to open the subscriber, without the builder.
+    #[expect(clippy::type_complexity, reason = "the node and what it opens")]
+    pub(super) fn opening(
+        self,
+    ) -> Result<(&'a Node, LinesOpening<FeedLineReopening<K, R, V>>), SubscriberError> {
         let Self { builder, others, gap_timeout } = self;
         let deadline = builder.deadline_set();
         let (node, first) = builder.opening()?;
@@ -137,14 +178,26 @@ where
         }
         let targets = checked(std::iter::once(Ok(first.target().clone())).chain(others))?;
         let lines = targets.into_iter().map(|target| Ok(FeedLineReopening(first.at(target)?)));
-        let lines = persistent_lines(node, lines.collect::<Result<_, SubscriberError>>()?)?;
-        let clock = Arc::clone(&node.core().clock);
-        Ok(FeedLines::new(LineSet::new(lines, clock, (true, gap_timeout)), deadline))
+        let lines = lines.collect::<Result<_, SubscriberError>>()?;
+        Ok((node, LinesOpening { lines, begins_ahead: true, gap_timeout, deadline }))
+    }
+}
+
+impl<K, R, V> LinesOpening<FeedLineReopening<K, R, V>>
+where
+    K: Serialize + DeserializeOwned + Eq + Hash + Clone + Send + 'static,
+    R: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+    /// Opens a subscriber of a feed. Blocks.
+    pub(super) fn open_feed(self, node: &Node) -> Result<FeedLines<K, R, V>, SubscriberError> {
+        let (set, deadline) = self.open_set(node)?;
+        Ok(FeedLines::new(set, deadline))
     }
 }
 
 /// What it takes to open a line of a feed.
-struct FeedLineReopening<K, R, V>(FeedReopening<K, R, V>);
+pub(super) struct FeedLineReopening<K, R, V>(FeedReopening<K, R, V>);
 
 impl<K, R, V> Clone for FeedLineReopening<K, R, V> {
     fn clone(&self) -> Self {

@@ -54,12 +54,17 @@ use crate::subscriber::{AttachError, Subscribed, SubscriberError};
 ///
 /// A log subscriber with the default start receives every record published after [`Node::dial_subscriber`] returns.
 pub struct Listener<S: Subscribed> {
-    terms: Terms<S::Options>,
-    expected: Option<Schema>,
-    topic: TopicName,
+    accepting: Accepting<S>,
     // Dropped in this order.
     backlog: Arc<Backlog>,
     node: Node,
+}
+
+/// What becomes of a publisher that has dialled.
+pub(super) struct Accepting<S: Subscribed> {
+    terms: Terms<S::Options>,
+    expected: Option<Schema>,
+    topic: TopicName,
 }
 
 impl<S: Subscribed> ListenerBuilder<'_, S> {
@@ -80,7 +85,7 @@ impl<S: Subscribed> ListenerBuilder<'_, S> {
         check_runs(core, &topic)?;
         let opened = node.backlogs().open(&topic, saturate(terms.timeout))?;
         let backlog = opened.ok_or_else(|| SubscriberError::AlreadyListening { topic: topic.clone() })?;
-        Ok(Listener { terms, expected, topic, backlog, node: node.clone() })
+        Ok(Listener { accepting: Accepting { terms, expected, topic }, backlog, node: node.clone() })
     }
 }
 
@@ -100,13 +105,8 @@ impl<S: Subscribed> Listener<S> {
         let clock = &self.node.core().clock;
         let deadline_ns = clock.monotonic_ns().saturating_add(saturate(timeout));
         loop {
-            if let Some(link) = self.backlog.take_ready() {
-                return self.attach(link).map(Some);
-            }
-            // After `take_ready`, which consumes the wake-up.
-            if let Err(error) = check_runs(self.node.core(), &self.topic) {
-                self.backlog.ready.wake();
-                return Err(error);
+            if let Some(link) = self.take_ready()? {
+                return self.accepting.attach(&self.node, &link).map(Some);
             }
             let left_ns = deadline_ns.saturating_sub(clock.monotonic_ns());
             if left_ns == 0 {
@@ -118,12 +118,36 @@ impl<S: Subscribed> Listener<S> {
 
     /// Returns the topic's name.
     pub fn topic(&self) -> &TopicName {
-        &self.topic
+        &self.accepting.topic
     }
 
-    fn attach(&self, link: LinkUse) -> Result<S, SubscriberError> {
-        let Self { terms, expected, topic, node, .. } = self;
-        let attached = terms.attach(node, &link, topic, expected.as_ref());
+    /// Returns the session with a publisher that has dialled, if there is one.
+    pub(super) fn take_ready(&self) -> Result<Option<LinkUse>, SubscriberError> {
+        if let Some(link) = self.backlog.take_ready() {
+            return Ok(Some(link));
+        }
+        // After `take_ready`, which consumes the wake-up.
+        if let Err(error) = check_runs(self.node.core(), &self.accepting.topic) {
+            self.backlog.ready.wake();
+            return Err(error);
+        }
+        Ok(None)
+    }
+
+    /// Returns what a thread needs to attach to a publisher that has dialled.
+    #[cfg(feature = "tokio")]
+    pub(super) fn accepting(&self) -> (Node, Accepting<S>) {
+        let Accepting { terms, expected, topic } = &self.accepting;
+        let (terms, expected, topic) = (*terms, expected.clone(), topic.clone());
+        (self.node.clone(), Accepting { terms, expected, topic })
+    }
+}
+
+impl<S: Subscribed> Accepting<S> {
+    /// Attaches to a publisher that has dialled. Blocks.
+    pub(super) fn attach(&self, node: &Node, link: &LinkUse) -> Result<S, SubscriberError> {
+        let Self { terms, expected, topic } = self;
+        let attached = terms.attach(node, link, topic, expected.as_ref());
         let attached = attached.and_then(|subscription| Ok(S::open(subscription, terms.options)?));
         let Some(peer) = link.peer() else {
             unreachable!("a backlog yields only peers that have said hello")
@@ -151,12 +175,12 @@ impl<S: Subscribed> AsFd for Listener<S> {
 
 impl<S: Subscribed> fmt::Debug for Listener<S> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Listener").field("topic", &self.topic).finish_non_exhaustive()
+        out.debug_struct("Listener").field("topic", self.topic()).finish_non_exhaustive()
     }
 }
 
 impl<S: Subscribed> Drop for Listener<S> {
     fn drop(&mut self) {
-        self.node.backlogs().close(&self.topic, &self.backlog);
+        self.node.backlogs().close(&self.accepting.topic, &self.backlog);
     }
 }

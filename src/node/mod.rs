@@ -2,6 +2,8 @@
 //! never passes through that thread.
 
 mod agenda;
+#[cfg(feature = "tokio")]
+mod asynchronous;
 mod backlog;
 mod builder;
 mod core;
@@ -35,6 +37,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "tokio")]
+pub use asynchronous::AsyncListener;
 pub use builder::{NodeBuilder, NodeError};
 pub use directory::{Directory, DirectoryError, TopicListing};
 pub use feed::{FeedPublisherBuilder, FeedSubscriberBuilder, PersistentFeedBuilder};

@@ -1,6 +1,7 @@
 //! Persistent subscriptions: a node finds them again.
 
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -67,7 +68,7 @@ impl ResumingOptions for LogStart {
 }
 
 #[expect(private_bounds, reason = "no other item names the options of a subscriber")]
-impl<S> PersistentBuilder<'_, S>
+impl<'a, S> PersistentBuilder<'a, S>
 where
     S: Subscribed + SubscriberHandle<Options: ResumingOptions + Send> + Send + 'static,
 {
@@ -79,10 +80,16 @@ where
     ///
     /// Those of [`SubscriberBuilder::open`] for which another attempt makes no sense: see [`SubscriberError::is_transient`].
     pub fn open(self) -> Result<Persistent<S>, SubscriberError> {
-        let SubscriberBuilder { node, place, mut terms, samples, .. } = self.0;
-        let deadline = terms.deadline.take();
-        let opened = persistent(node, TopicReopening::<S> { target: place?, terms, samples })?;
-        Ok(opened.expect_within(deadline))
+        let (node, deadline, opening) = self.opening()?;
+        Ok(persistent(node, opening)?.expect_within(deadline))
+    }
+
+    /// Returns what it takes to open the subscriber, without the builder: its node, its deadline, and its topic.
+    pub(super) fn opening(self) -> Result<(&'a Node, Option<Duration>, TopicReopening<S>), SubscriberError> {
+        let (node, mut opening) = self.0.opening()?;
+        // It is one of the persistent subscriber, not of each that it attaches.
+        let deadline = opening.terms.deadline.take();
+        Ok((node, deadline, opening))
     }
 }
 
@@ -150,6 +157,14 @@ pub(super) struct TopicReopening<S: Subscribed> {
     pub(super) samples: Vec<String>,
 }
 
+impl<'a, S: Subscribed> SubscriberBuilder<'a, S> {
+    /// Returns what it takes to open the subscriber, without the builder.
+    pub(super) fn opening(self) -> Result<(&'a Node, TopicReopening<S>), SubscriberError> {
+        let Self { node, place, terms, samples, .. } = self;
+        Ok((node, TopicReopening { target: place?, terms, samples }))
+    }
+}
+
 impl<S: Subscribed> Clone for TopicReopening<S> {
     fn clone(&self) -> Self {
         let Self { target, terms, samples } = self;
@@ -168,10 +183,8 @@ where
     }
 
     fn open(&self, node: &Node) -> Result<S, SubscriberError> {
-        let mut builder = SubscriberBuilder::<S>::new(node, self.target.clone());
-        builder.terms = self.terms;
-        self.samples.clone_into(&mut builder.samples);
-        builder.open()
+        let Self { target, terms, samples } = self.clone();
+        SubscriberBuilder::<S>::with(node, Ok(target), (terms, samples)).open()
     }
 
     fn resuming(&self, lost: Option<Position>) -> Self {

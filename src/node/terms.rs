@@ -63,8 +63,16 @@ impl<'a, S: Subscribed, P> SubscriberBuilder<'a, S, P> {
             slow: SlowPolicy::Lap,
             progress: false,
         };
-        let place = place.try_into().map_err(Into::into);
-        Self { node, place, terms, samples: Vec::new(), handle: PhantomData }
+        Self::with(node, place.try_into().map_err(Into::into), (terms, Vec::new()))
+    }
+
+    /// A builder with these settings: terms and samples.
+    pub(super) fn with(
+        node: &'a Node,
+        place: Result<P, SubscriberError>,
+        (terms, samples): (Terms<S::Options>, Vec<String>),
+    ) -> Self {
+        Self { node, place, terms, samples, handle: PhantomData }
     }
 
     /// Gives an example value for a payload type that validates its values. Schema tracing tries it first wherever a type reads

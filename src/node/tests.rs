@@ -503,6 +503,7 @@ mod notices;
 mod numbering;
 mod persistent;
 mod persistent_feeds;
+mod rested;
 mod slow;
 mod table;
 mod table_lines;

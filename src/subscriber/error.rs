@@ -1,6 +1,8 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
+#[cfg(feature = "tokio")]
+use super::AsyncError;
 use crate::control::{ControlError, RefuseReason};
 use crate::fabric::{AddressError, FabricError, Target};
 use crate::id::{Epoch, Kind, NameError, NodeName, Sequence, TopicName};
@@ -226,6 +228,10 @@ pub enum ReceiveError {
         #[source]
         source: Box<SubscriberError>,
     },
+    /// A task cannot wait for the next value. Nothing is lost. Exists with the cargo feature `tokio`.
+    #[cfg(feature = "tokio")]
+    #[error(transparent)]
+    Runtime(#[from] AsyncError),
     /// The fabric failed.
     #[error(transparent)]
     Fabric(#[from] FabricError),
@@ -378,6 +384,10 @@ pub enum SubscriberError {
     /// Memory for the landing region could not be allocated.
     #[error(transparent)]
     Memory(#[from] MemoryError),
+    /// A task cannot wait for it. Exists with the cargo feature `tokio`.
+    #[cfg(feature = "tokio")]
+    #[error(transparent)]
+    Runtime(#[from] AsyncError),
     /// The fabric failed.
     #[error(transparent)]
     Fabric(#[from] FabricError),

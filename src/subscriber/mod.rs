@@ -1,6 +1,8 @@
 //! The subscriber's public handles.
 
 mod any;
+#[cfg(feature = "tokio")]
+mod asynchronous;
 mod core;
 mod deadline;
 mod error;
@@ -23,14 +25,18 @@ mod wait_set;
 mod waiter;
 
 pub use any::AnySubscriber;
+#[cfg(feature = "tokio")]
+pub(crate) use asynchronous::Registered;
+#[cfg(feature = "tokio")]
+pub use asynchronous::{AsyncError, AsyncReceive, AsyncSubscriber, AsyncWaitSet};
 pub(crate) use deadline::Deadline;
 pub use error::{AttachError, GrantError, ReceiveError, SubscriberError};
 pub(crate) use feed::FeedLine;
 pub use feed::{FeedEvent, FeedLines, FeedSubscriber, FeedUpdate, RecordUpdate, ValueUpdate};
 pub use handle::{Renewable, Samples, Subscribed, Subscriber, TopicKind};
 pub(crate) use handle::{RenewableHandle, SubscriberHandle};
-pub(crate) use lines::LineSet;
 pub use lines::{Arbitrated, LineReport, Lines};
+pub(crate) use lines::{LineSet, LineSource};
 pub use log::LogSubscriber;
 pub use notices::NoticePath;
 pub(crate) use notices::{NoticeSource, NoticeSubscription};

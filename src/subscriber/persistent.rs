@@ -311,6 +311,15 @@ impl<S: Renewable> Persistent<S> {
         self.membership = membership;
     }
 
+    /// Tells its waiter to poll it again soon: what it waits for wakes nobody. `at_all`: even if it rests already.
+    pub(super) fn rest_soon(&self, at_all: bool) {
+        if let Some(membership) =
+            self.membership.as_ref().filter(|membership| at_all || membership.is_ready())
+        {
+            membership.rest_anew(self.seek.clock().monotonic_ns().saturating_add(limits::WAITER_POLL_NS));
+        }
+    }
+
     /// Tells its waiter within how many nanoseconds the program expects a value.
     pub(super) fn rest_until(&self, left_ns: Option<u64>) {
         if let Some(membership) = &self.membership {

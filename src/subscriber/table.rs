@@ -290,7 +290,10 @@ impl Subscriber<TableTopic, Raw> {
     #[expect(clippy::type_complexity, reason = "a change of bytes is a change like any other")]
     pub fn try_change(&mut self) -> Result<Option<Change<&[u8], &[u8]>>, ReceiveError> {
         self.core.subscription.check_told()?;
-        let Some(taken) = self.core.take_next()? else { return Ok(None) };
+        let Some(taken) = self.core.take_next()? else {
+            self.core.rest();
+            return Ok(None);
+        };
         let ChangedKey { key_len, number, is_new, is_present, .. } = self.core.reader.changed();
         let Verified { meta, conflated, payload } = self.core.reader.verified(taken);
         let (key, value) = parts(payload, key_len);

@@ -90,6 +90,12 @@ impl WaitSet {
         &self.waiter
     }
 
+    /// Returns what waits for the subscribers.
+    #[cfg(feature = "tokio")]
+    pub(super) fn members(&self) -> &Arc<Waiter> {
+        &self.waiter
+    }
+
     /// Adds a subscriber under this key; several may have the same one. It is ready at first. A subscriber belongs to one set: adding it
     /// to another one removes it from the first, and so does dropping it. Does not block. Allocates.
     pub fn add(&mut self, subscriber: &mut impl Waitable, key: usize) {

@@ -8,7 +8,7 @@
 mod member;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -37,6 +37,9 @@ const CHANNEL_KEYS: u64 = 1 << 32;
 const MEMBER_KEYS: u64 = 1 << 33;
 /// Turns of a channel's receiver in one wait.
 const TURNS_MAX: usize = 16;
+
+/// How often what has happened is collected before a wait by other means, so that a peer that wakes without end cannot keep the thread.
+const COLLECTIONS_MAX: usize = 16;
 
 /// What waits for many subscriptions. They share it: those that find nothing new rest in it.
 #[derive(Debug)]
@@ -156,19 +159,36 @@ impl Waiter {
     /// Prepares for a wait by other means at [`Self::wait_handle`]. Adds the keys of the members that are ready; if there are none,
     /// the handle becomes readable when one may be.
     pub(crate) fn arm(&self, keys: &mut Vec<usize>) -> Result<(), FabricError> {
-        let mut woken = BTreeSet::new();
-        self.poller.wait(Duration::ZERO, &mut woken)?;
-        self.collect(&woken);
-        let now_ns = SystemClock.monotonic_ns();
-        if let Some(sleep) = self.prepare(now_ns) {
-            let due = Timespec::try_from(sleep.max(Duration::from_nanos(1)));
-            let due = due.unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
-            let once = Itimerspec { it_interval: Timespec::default(), it_value: due };
-            let set = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once);
-            set.map_err(FabricError::system("set a timer"))?;
+        // Until it is no longer readable: what waits for edges hears no more of what is left.
+        for _ in 0..COLLECTIONS_MAX {
+            let mut woken = BTreeSet::new();
+            self.poller.wait(Duration::ZERO, &mut woken)?;
+            if woken.is_empty() {
+                break;
+            }
+            self.collect(&woken);
         }
-        self.gather(keys);
+        if let Some(sleep) = self.prepare(SystemClock.monotonic_ns()) {
+            self.set_timer(sleep)?;
+        }
+        if self.gather(keys) {
+            self.disarm();
+        }
         Ok(())
+    }
+
+    /// Nobody waits at [`Self::wait_handle`] before the next [`Self::arm`]: it need not become readable when a member rests.
+    pub(crate) fn disarm(&self) {
+        self.state.lock().is_waiting = false;
+    }
+
+    /// Makes [`Self::wait_handle`] readable after this time.
+    pub(crate) fn set_timer(&self, after: Duration) -> Result<(), FabricError> {
+        let due = Timespec::try_from(after.max(Duration::from_nanos(1)));
+        let due = due.unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
+        let once = Itimerspec { it_interval: Timespec::default(), it_value: due };
+        let set = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once);
+        set.map(drop).map_err(FabricError::system("set a timer"))
     }
 
     /// Arms the members that rest, and looks at those that are due. `None` if a member is ready; otherwise how long to wait at most.
@@ -304,6 +324,13 @@ impl Waiter {
     }
 }
 
+/// Readable when a member may be ready, after [`Waiter::arm`] found none.
+impl AsFd for Waiter {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wait_handle()
+    }
+}
+
 impl Membership {
     /// Its waiter.
     pub(crate) fn waiter(&self) -> Option<Arc<Waiter>> {
@@ -348,6 +375,13 @@ impl Membership {
         if self.member.rest(condition) {
             waiter.rest(Arc::clone(&self.member));
         }
+    }
+
+    /// The subscription wants to be polled again at this time, ns, even if it rests because of another condition.
+    pub(crate) fn rest_anew(&self, due_ns: u64) {
+        // Its waiter then takes it anew. A wake-up that this hides costs as long as the time takes to come.
+        self.member.become_ready();
+        self.rest(Condition::At(due_ns));
     }
 }
 

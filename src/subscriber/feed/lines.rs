@@ -165,7 +165,10 @@ where
     }
 
     fn next_update(&mut self) -> Result<Option<FeedUpdate<K, R, V>>, ReceiveError> {
-        let Some((records, set, interest, assembly)) = self.parts()? else { return Ok(None) };
+        let Some((records, set, interest, assembly)) = self.parts()? else {
+            self.set.rest(false);
+            return Ok(None);
+        };
         let is_wanted = |key: &K| interest.is_none_or(|wants| wants(key));
         let update = assembly.try_update(|updates| records.advance(set, is_wanted, updates));
         self.renew_after(update)
@@ -194,7 +197,10 @@ where
     }
 
     fn next_event(&mut self) -> Result<Option<FeedEvent<K, R, V>>, ReceiveError> {
-        let Some((records, set, interest, assembly)) = self.parts()? else { return Ok(None) };
+        let Some((records, set, interest, assembly)) = self.parts()? else {
+            self.set.rest(false);
+            return Ok(None);
+        };
         let is_wanted = |key: &K| interest.is_none_or(|wants| wants(key));
         let event = assembly.try_event(
             set,
@@ -332,8 +338,14 @@ where
         Ok(records.as_mut().map(|records| (records, set, interest.as_ref(), assembly)))
     }
 
-    /// Begins again if the publishers have.
-    fn renew_after<T>(&mut self, received: Result<T, ReceiveError>) -> Result<T, ReceiveError> {
+    /// Begins again if the publishers have. Rests where nothing was received.
+    fn renew_after<T>(
+        &mut self,
+        received: Result<Option<T>, ReceiveError>,
+    ) -> Result<Option<T>, ReceiveError> {
+        if matches!(received, Ok(None)) {
+            self.set.rest(self.records.as_ref().is_some_and(Records::is_cut_due));
+        }
         if matches!(received, Err(ReceiveError::Restarted { .. })) {
             (self.records, self.assembly) = (None, Assembly::new());
         }

@@ -124,8 +124,21 @@ impl<S: LineSource + Renewable> LineSet<S> {
             self.give_up_damaged()?;
         }
         self.begin_again()?;
+        self.rest(false);
         let is_alone = self.lines.iter().filter(|line| line.persistent.is_attached()).count() == 1;
         contended.filter(|_| is_alone).map_or(Ok(None), Err)
+    }
+
+    /// Tells what waits for these lines among others when to poll again, of lines that were not asked for their next value: they hold one
+    /// back, or are out of step. `is_timed`: something else is awaited that wakes nobody.
+    pub(crate) fn rest(&self, is_timed: bool) {
+        if self.has_more {
+            return;
+        }
+        let mut is_timed = is_timed || self.damages.are_pending();
+        for line in &self.lines {
+            line.persistent.rest_soon(std::mem::take(&mut is_timed));
+        }
     }
 
     /// Attaches to publishers that were found, and receives nothing yet.

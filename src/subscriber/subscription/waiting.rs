@@ -91,7 +91,7 @@ impl Subscription {
     /// Tells its waiter to look again after so many nanoseconds.
     pub(in crate::subscriber) fn rest_for(&self, after_ns: u64) {
         if let Some(membership) = &self.membership {
-            membership.rest(Condition::At(self.clock.monotonic_ns().saturating_add(after_ns)));
+            membership.rest_anew(self.clock.monotonic_ns().saturating_add(after_ns));
         }
     }
 

@@ -3,6 +3,8 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use rustix::time::{ClockId, clock_gettime};
+
 /// Nanoseconds since the Unix epoch.
 pub(crate) fn realtime_ns() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -13,6 +15,13 @@ pub(crate) fn realtime_ns() -> u64 {
 #[inline]
 pub(crate) fn now() -> Instant {
     Instant::now()
+}
+
+/// Nanoseconds of the monotonic clock, which all processes of a host share.
+#[inline]
+pub(crate) fn monotonic_ns() -> u64 {
+    let now = Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// How far values may lag behind their rate and still catch up.

@@ -10,7 +10,8 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::support::{Place, Running, fields, json, wait_until};
 
-const FIELDS: [&str; 17] = [
+pub(crate) const FIELDS: [&str; 19] = [
+    "awake",
     "connect",
     "fabric",
     "gb_per_s",
@@ -26,6 +27,7 @@ const FIELDS: [&str; 17] = [
     "rejected",
     "size",
     "subscribers",
+    "times",
     "torn_retries",
     "verified",
 ];
@@ -48,6 +50,7 @@ fn each_size_has_a_line_with_the_named_fields_beside_its_floor() {
             assert_eq!(figures["size"], [8, 1000, 70_000][index / 2]);
             assert_eq!(figures["fabric"], "shm");
             assert_eq!(figures["iterations"], 3);
+            assert_eq!((&figures["times"], &figures["awake"]), (&json("\"round-trip\""), &json("null")));
             assert!(figures["p50_ns"].as_u64().unwrap() <= figures["max_ns"].as_u64().unwrap());
             assert!(["near", "far", "mixed"].contains(&figures["placement"].as_str().unwrap()));
             if index % 2 == 0 {
@@ -130,8 +133,10 @@ fn impossible_streams_are_reported() {
     let nobody = ["perf", "stream", "--connect", "shm:lab", "--wait", "0.05", "--cpus", "any"];
     let ended = place.run(&nobody);
     assert!(ended.code == Some(3) && ended.error.contains("shm:lab"), "{ended:?}");
-    let parts = ["--delivery, --batch, --capacity and --lossy", "`perf stream`"];
+    let parts = ["--batch, --capacity and --lossy", "`perf stream`"];
     place.run(&["perf", "pull", "--batch", "2"]).assert_failure(2, &parts);
+    let parts = ["--delivery", "`perf stream`", "`perf wake`"];
+    place.run(&["perf", "notify", "--delivery", "push"]).assert_failure(2, &parts);
     place.run(&["perf", "stream", "--slots", "8"]).assert_failure(2, &["--slots", "--capacity"]);
     let parts = ["100 records of 1000 bytes", "100000 bytes", "--capacity"];
     let sizes = ["perf", "stream", "--size", "1000", "--batch", "100", "--capacity", "100000"];
@@ -337,7 +342,7 @@ fn failing_child_process_reports_its_error_once() {
 }
 
 /// Busy processes measure in turn, so that they do not starve each other.
-fn turn() -> File {
+pub(crate) fn turn() -> File {
     let file = File::create(concat!(env!("CARGO_TARGET_TMPDIR"), "/perf.turn")).unwrap();
     rustix::fs::flock(&file, FlockOperation::LockExclusive).unwrap();
     file

@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::super::interrupt::Interrupt;
 use super::trouble::{Trouble, wait};
 
-/// How long a value waits for its subscriber to fall asleep.
-const AWAKE_MAX: u32 = 200;
+/// Checks for a subscriber that falls asleep, before a value is published all the same.
+const AWAKE_MAX: u32 = 2000;
 /// The pause between two checks.
 const LOOK_AGAIN: Duration = Duration::from_micros(50);
 /// Bytes of the file up to the state: a number, a name of up to 15 bytes in parentheses.

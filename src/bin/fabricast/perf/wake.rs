@@ -168,7 +168,7 @@ impl Wakes<'_> {
             subscribing.floor.control().set_phase(Phase::Deliver.number());
             delivery.repeat(extent, || interrupt.came(), || waking.wake(Some(&subscribing.main_thread)))?;
         }
-        let seen = followers.end(interrupt)?;
+        let seen = waking.seen + followers.end(interrupt)?;
         let placement =
             subscribing.probe.end(subscribing.floor.control(), (&mut subscribing.process, interrupt))?;
         let mut lines = vec![delivery.line(arguments.mode.name(), size)];
@@ -268,7 +268,9 @@ impl Waking<'_> {
         loop {
             match self.answers.receive() {
                 Ok(Some(sample)) if sample.value.sequence == self.number => {
-                    match sample.value.is_right {
+                    let Answer { number, len, .. } = sample.value;
+                    // A measurement numbers its values like their topic.
+                    match number == Some(self.number) && len == self.len as u64 {
                         true => self.seen.verified += 1,
                         false => self.seen.rejected += 1,
                     }

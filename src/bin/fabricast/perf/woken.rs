@@ -32,8 +32,10 @@ const FLOOR_SLEEP: Duration = Duration::from_millis(20);
 pub(super) struct Answer {
     /// The sequence of the value.
     pub(super) sequence: u64,
-    /// It was the value of this sequence.
-    pub(super) is_right: bool,
+    /// The number that it carries, if it is intact.
+    pub(super) number: Option<u64>,
+    /// Its bytes.
+    pub(super) len: u64,
     /// When the value was in hand, by the answering host's clock.
     pub(super) in_hand_ns: u64,
     /// How long the subscriber had waited for it.
@@ -50,9 +52,7 @@ struct Woken<'a> {
     interrupt: &'a Interrupt,
     sleep_in: SleepIn,
     sleeper: Sleeper<Raw>,
-    len: usize,
     publisher: StatePublisher<Answer>,
-    seen: Seen,
 }
 
 /// The topic of values for subscribers of this manner.
@@ -95,7 +95,8 @@ pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Tr
         return Ok(Exit::Done);
     };
     woken.obey(&mut floor)?;
-    woken.seen.with(woken.sleeper.subscriber.stats()).tell()
+    // What is right, the answers say.
+    Seen::default().with(woken.sleeper.subscriber.stats()).tell()
 }
 
 impl<'a> Woken<'a> {
@@ -107,10 +108,9 @@ impl<'a> Woken<'a> {
         interrupt: &'a Interrupt,
     ) -> Result<Option<Self>, Trouble> {
         let Some(((_, sleep_in), subscriber)) = accept(listeners, interrupt) else { return Ok(None) };
-        let len = subscriber.payload_len_max();
         let publisher = node.state_publisher(PONG).slots(arguments.slots()).open()?;
         let sleeper = Sleeper::new(subscriber, sleep_in)?;
-        Ok(Some(Self { interrupt, sleep_in, sleeper, len, publisher, seen: Seen::default() }))
+        Ok(Some(Self { interrupt, sleep_in, sleeper, publisher }))
     }
 
     /// Follows the phases until the last.
@@ -149,15 +149,12 @@ impl<'a> Woken<'a> {
             match self.sleeper.receive() {
                 Ok(Some(sample)) => {
                     let in_hand_ns = monotonic_ns();
-                    let sequence = sample.meta.sequence.get();
-                    // A measurement numbers its values like their topic.
-                    let is_right = marked(&sample.value, self.len) == Some(sequence);
-                    match is_right {
-                        true => self.seen.verified += 1,
-                        false => self.seen.rejected += 1,
-                    }
+                    let (sequence, len) = (sample.meta.sequence.get(), sample.value.len());
+                    let number = marked(&sample.value, len);
                     let waited_ns = in_hand_ns.saturating_sub(waiting_since_ns);
-                    self.answer(Answer { sequence, is_right, in_hand_ns, waited_ns, held_ns: 0 })?;
+                    let answer =
+                        Answer { sequence, number, len: len as u64, in_hand_ns, waited_ns, held_ns: 0 };
+                    self.answer(answer)?;
                     waiting_since_ns = monotonic_ns();
                 }
                 Ok(None) | Err(ReceiveError::Contended { .. }) => {

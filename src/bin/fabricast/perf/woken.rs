@@ -136,7 +136,10 @@ impl<'a> Woken<'a> {
         let by = bare_wake(self.sleep_in);
         while Phase::of(floor.control().phase()) == Phase::Floor {
             if floor.sleep(by, FLOOR_SLEEP)?.is_some() {
-                floor.control().set_progress(0, monotonic_ns());
+                let in_hand_ns = monotonic_ns();
+                // As long as an answer is held: before the next wake it has slept as long as a subscriber.
+                self.interrupt.pause(HOLD);
+                floor.control().set_progress(0, in_hand_ns);
             }
         }
         Ok(())

@@ -5,7 +5,7 @@ use super::super::failure::{Exit, Failure};
 use super::super::interrupt::Interrupt;
 use super::super::setting::{ATTACH_TIMEOUT, Setting};
 use super::arguments::{Arguments, Mode};
-use super::echo::Manner;
+use super::echo::{Manner, Received};
 use super::line::Seen;
 use super::measurement::Measurement;
 use super::process::{Phase, Process, command, inherited};
@@ -33,17 +33,18 @@ pub(super) fn follow(arguments: &Arguments, setting: &Setting, measuring: &Addre
     let stopped = || Phase::of(control.phase()) == Phase::Stop || interrupt.came();
     if mode == Mode::Wake {
         let mut sleeper = Sleeper::new(subscriber, sleep_in)?;
-        let seen = watch(|| sleeper.receive_marked(len), |_| stopped())?;
+        let seen = watch(|| sleeper.receive_compared(), len, |_| stopped())?;
         return seen.with(sleeper.subscriber.stats()).tell();
     }
     let manner = Manner::of(mode);
-    let seen = watch(|| manner.receive(&mut subscriber, len), |looks| manner.looks_up(looks) && stopped())?;
+    let seen = watch(|| manner.receive(&mut subscriber), len, |looks| manner.looks_up(looks) && stopped())?;
     seen.with(subscriber.stats()).tell()
 }
 
 /// Receives and compares the values that it catches, up to the newest when told to stop.
 fn watch(
-    mut receive: impl FnMut() -> Result<Option<(u64, Option<u64>)>, ReceiveError>,
+    mut receive: impl FnMut() -> Result<Option<Received>, ReceiveError>,
+    expected_len: usize,
     stopped: impl Fn(u32) -> bool,
 ) -> Result<Seen, Trouble> {
     let mut seen = Seen::default();
@@ -53,8 +54,12 @@ fn watch(
         stopping |= stopped(looks);
         match receive() {
             // A measurement numbers its values like their topic.
-            Ok(Some((sequence, marked))) if marked == Some(sequence) => seen.verified += 1,
-            Ok(Some(_)) => seen.rejected += 1,
+            Ok(Some(Received { sequence, number, len })) => {
+                match number == Some(sequence) && len == expected_len {
+                    true => seen.verified += 1,
+                    false => seen.rejected += 1,
+                }
+            }
             Ok(None) if stopping => break,
             Ok(None) | Err(ReceiveError::Contended { .. }) => {}
             Err(ReceiveError::Ended { .. } | ReceiveError::Gone { .. }) => break,

@@ -3,7 +3,7 @@ use std::time::Duration;
 use fabricast::{FabricError, Payload, Raw, ReceiveError, Sample, StateSubscriber, WaitSet};
 
 use super::arguments::SleepIn;
-use super::pattern::marked;
+use super::echo::Received;
 
 /// The longest single wait for a value.
 const WAIT: Duration = Duration::from_millis(20);
@@ -42,8 +42,8 @@ impl<T: Payload> Sleeper<T> {
 }
 
 impl Sleeper<Raw> {
-    /// Receives the next value of this length: its sequence, and its number if it is intact.
-    pub(super) fn receive_marked(&mut self, len: usize) -> Result<Option<(u64, Option<u64>)>, ReceiveError> {
-        Ok(self.receive()?.map(|sample| (sample.meta.sequence.get(), marked(&sample.value, len))))
+    /// Receives what is compared of the next value; `None` without one, after a wait.
+    pub(super) fn receive_compared(&mut self) -> Result<Option<Received>, ReceiveError> {
+        Ok(self.receive()?.map(|sample| Received::of(sample.meta.sequence, &sample.value)))
     }
 }

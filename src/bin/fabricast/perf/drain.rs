@@ -34,7 +34,7 @@ pub(super) fn drain(arguments: &Arguments, setting: &Setting, from: &Address) ->
     let ring = Ring::open(memory, shape.len, shape.capacity)?;
     let node = setting.node(None)?;
     let builder = node.log_subscriber::<Raw>(&format!("{from}/{TOPIC}"));
-    let builder = builder.delivery(arguments.stream.delivery()).region_len_max(usize::MAX);
+    let builder = builder.delivery(arguments.delivery()).region_len_max(usize::MAX);
     let builder = builder.slow(arguments.stream.policy());
     // From the first record on, so that its losses count as well.
     let subscriber = builder.at(Sequence::NONE.next()).open().map_err(Failure::from)?;

@@ -49,14 +49,12 @@ pub(super) fn is_right(bytes: &[u8], len: usize, number: u64) -> bool {
     difference == 0 && bytes.len() == len && last.starts_with(rest)
 }
 
-/// Writes the number of a round trip to both ends of a value.
+/// Writes the number of a round trip to both ends of a value: where the last word is cut off, also to the one before it.
 pub(super) fn mark(value: &mut [u64], number: u64) {
     if let Some(first) = value.first_mut() {
         *first = number;
     }
-    if let Some(last) = value.last_mut() {
-        *last = number;
-    }
+    value.iter_mut().rev().take(2).for_each(|last| *last = number);
 }
 
 /// The number of a round trip, if a value of this length carries it at both ends.
@@ -70,6 +68,17 @@ pub(super) fn marked(bytes: &[u8], len: usize) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn marks_of_any_length_are_found_again() {
+        for len in [8, 9, 15, 16, 1000, 1003] {
+            let mut value = vec![0x5555_5555_5555_5555; words(len)];
+            mark(&mut value, 7);
+            let bytes = &bytemuck::cast_slice::<u64, u8>(&value)[..len];
+            assert_eq!(marked(bytes, len), Some(7), "{len}");
+            assert_eq!(marked(bytes, len + 8), None);
+        }
+    }
 
     #[test]
     fn every_byte_counts() {

@@ -61,7 +61,8 @@ const POLLS_MAX: u32 = 3;
 ///
 /// On the publisher's host a value wakes the task through a socket, as it does a [`WaitSet`](crate::WaitSet), and a task that waits costs
 /// nothing. A value that is there is received without a system call. Each takes three descriptors of its own, and one or two for
-/// the session with the publisher's node; for thousands of subscribers an [`AsyncWaitSet`](crate::AsyncWaitSet) takes them once. Over RDMA a subscriber with
+/// the session with the publisher's node; for thousands of subscribers an [`AsyncWaitSet`](crate::AsyncWaitSet) takes them once.
+/// Over RDMA a subscriber with
 /// notices polls when one is due, others once in a millisecond. What a receive of the blocking subscriber waits for inside of one
 /// call, this one waits for too: the table of a feed that is read over RDMA takes a few round trips
 /// ([`FeedSubscriber::try_update`](crate::FeedSubscriber::try_update)).

@@ -138,8 +138,8 @@ pub use payload::{
     DecodeError, Decoded, EncodeError, Encoding, InPlace, Payload, Pod, Raw, Schema, SchemaError,
 };
 pub use publisher::{
-    Claim, FeedEventBuilder, FeedPublisher, FinishError, Gating, LenLimit, Loan, LogPublisher, PublishError,
-    PublishedKind, Publisher, PublisherError, SlowSubscriber, StatePublisher, TablePublisher,
+    Claim, FeedEventBuilder, FeedPublisher, FinishError, Gating, LenLimit, Loan, LogLoan, LogPublisher,
+    PublishError, PublishedKind, Publisher, PublisherError, SlowSubscriber, StatePublisher, TablePublisher,
     TryPublishError,
 };
 pub use repository::SubscriberStats;

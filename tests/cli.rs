@@ -24,6 +24,9 @@ mod observe;
 #[path = "cli/perf.rs"]
 mod perf;
 #[cfg(test)]
+#[path = "cli/perf_wake.rs"]
+mod perf_wake;
+#[cfg(test)]
 #[path = "cli/publish.rs"]
 mod publish;
 #[cfg(all(test, feature = "verbs"))]

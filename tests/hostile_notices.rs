@@ -221,8 +221,8 @@ fn notices(by: u32) -> Body {
 #[test]
 fn invalid_wake_words_and_channels_cost_only_the_notices() {
     let unfit: Vec<OwnedFd> = vec![
-        raw::memory_file(4096, SealFlags::empty()),
-        raw::memory_file(4096, SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE),
+        raw::memory_file(8192, SealFlags::empty()),
+        raw::memory_file(8192, SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE),
         raw::memory_file(64, SEALS),
         raw::memory_file(0, SEALS),
         std::fs::File::open("/dev/zero").expect("the file exists").into(),
@@ -271,7 +271,7 @@ fn answers_about_notices_that_break_the_rules_end_the_session() {
 #[test]
 fn an_announced_value_that_never_comes_is_not_received() {
     let (mut subscriber, landing, _peer) = notified(|peer| {
-        let wake_word = raw::memory_file(4096, SEALS);
+        let wake_word = raw::memory_file(8192, SEALS);
         peer.send_with(&notices(WAKE_WORD).message(raw::NOTICES), &[wake_word.as_fd()]);
     });
     assert_eq!(subscriber.notice_path(), NoticePath::WakeWord);

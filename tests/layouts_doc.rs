@@ -168,7 +168,7 @@ fn assert_static_header(line: &Part<'_>, publisher: &StatePublisher<Value>) {
     let region = Table::of("Region");
     let numbers = [
         ("magic", u64::from_le_bytes(*b"FBCREPO1")),
-        ("layout version", 2),
+        ("layout version", 3),
         ("check", 1),
         ("kind of topic", 1),
         ("largest payload", PAYLOAD_LEN_MAX),
@@ -411,6 +411,12 @@ fn the_page_describes_the_memory_of_a_log() {
     for (index, (sequence, published_ns, bytes)) in found.iter().enumerate() {
         assert_eq!((*sequence, bytes), (first + index as u64, &record(*sequence)));
         assert!(*published_ns <= hot.number("time of the last commit"));
+    }
+    let again = region.place("start of a log topic").0;
+    assert_eq!(read(&file, again, 8), start.to_le_bytes());
+    assert!(read(&file, again + 8, ring - again - 8).iter().all(|byte| *byte == 0));
+    if !end.is_multiple_of(capacity / 64) {
+        assert_eq!(read(&file, ring + end % capacity, 8), [0; 8], "the sequence of the next frame");
     }
     entries.assert_covers(16, &["position of the first frame", "sequence of the first frame"]);
     let segment = capacity / 64;

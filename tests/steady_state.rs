@@ -273,7 +273,7 @@ fn exercise(dir: &Path, what: &str, delivery: Delivery, len: usize, around: Arou
         "log-persistent" => place.persistent_logs(around),
         "log-lines" => place.lines(&[], around),
         "log-lines-lost" => place.lines(&["c"], around),
-        "log-batch" | "log-batch-" => place.logs(30, SlowPolicy::Lap, around),
+        "log-batch" | "log-batch-" => place.logs(31, SlowPolicy::Lap, around),
         "table" | "table-" => place.tables(1, around),
         "table-batch" | "table-batch-" => place.tables(TABLE_BATCH, around),
         "feed" | "feed-" => place.feeds(1, around),
@@ -382,10 +382,18 @@ impl Place<'_> {
         let mut number = 0;
         // Returns whether it did not have to wait.
         let mut round = |may_wait: bool| {
-            for ahead in 1..=batch {
+            for ahead in 1..batch {
                 publisher.append(pattern.value(number + ahead)).expect("it fits");
             }
-            publisher.commit();
+            let last = pattern.value(number + batch);
+            // Written in place by about every other commit.
+            if number.is_multiple_of(2) {
+                publisher.publish(last).expect("it fits");
+            } else {
+                let mut loan = publisher.loan().expect("nobody is waited for");
+                last.chunks(1000).for_each(|part| loan.append(part).expect("it fits"));
+                loan.commit();
+            }
             let mut is_at_once = true;
             for _ in 0..batch {
                 number += 1;

@@ -48,7 +48,7 @@ pub(crate) const BODY_OFFSET: usize = COUNTERS_OFFSET + COUNTERS_LEN;
 /// `FBCREPO1`, in memory order.
 const MAGIC: u64 = u64::from_le_bytes(*b"FBCREPO1");
 /// The version of the whole region. It changes with the meaning of any byte.
-pub(crate) const LAYOUT_VERSION: u16 = 2;
+pub(crate) const LAYOUT_VERSION: u16 = 3;
 /// The only kind of check.
 const CHECK_CRC32: u8 = 1;
 
@@ -207,10 +207,10 @@ mod tests {
         let words = header().emit();
         let bytes: &[u8] = bytemuck::cast_slice(&words);
         assert_eq!(&bytes[..8], b"FBCREPO1");
-        assert_eq!(bytes[8..0x10], [2, 0, 1, 1, 64, 0, 0, 0]);
+        assert_eq!(bytes[8..0x10], [3, 0, 1, 1, 64, 0, 0, 0]);
         assert_eq!(bytes[0x10..0x18], [0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]);
         assert_eq!(words[3..15], [0x99, 0xabcd, 4096, 8, 128, 0, 7, 0, 0, 0, 0, 0]);
-        assert_eq!(words[15], 0xb26f_231a);
+        assert_eq!(words[15], 0x8397_1325);
     }
 
     #[test]

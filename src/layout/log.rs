@@ -13,7 +13,8 @@
 //! 900  index  SEGMENT_COUNT entries: the first frame that begins in this part of the ring
 //!      00  u64  its position
 //!      08  u64  its sequence
-//! d00  ring
+//! d00  u64  start, again: in a line that changes with the start only
+//! d80  ring
 //! ```
 //!
 //! # Frames
@@ -60,8 +61,10 @@ pub(crate) const SEGMENT_COUNT: usize = 64;
 pub(crate) const INDEX_OFFSET: usize = BODY_OFFSET;
 /// Bytes of an entry of the index.
 const ENTRY_LEN: usize = 2 * WORD;
-/// The offset of the ring.
-pub(crate) const RING_OFFSET: usize = INDEX_OFFSET + SEGMENT_COUNT * ENTRY_LEN;
+/// The start, again, in a line of its own: readers that keep up load it with every record, and the hot line never.
+pub(crate) const START_AGAIN: usize = INDEX_OFFSET + SEGMENT_COUNT * ENTRY_LEN;
+/// The offset of the ring. Two lines after the start, because processors fetch lines in pairs.
+pub(crate) const RING_OFFSET: usize = START_AGAIN + 2 * LINE;
 /// Words of a frame's header.
 pub(crate) const HEADER_WORDS: usize = 3;
 /// Bytes of a frame's header.
@@ -73,7 +76,8 @@ pub(crate) const FILLER: u64 = u64::MAX;
 pub(crate) const INDEX: ByteRange = ByteRange { offset: INDEX_OFFSET, len: SEGMENT_COUNT * ENTRY_LEN };
 
 const _: () = assert!(HOT_START_SEQUENCE + WORD <= COUNTERS_OFFSET);
-const _: () = assert!(RING_OFFSET == 0xd00 && RING_OFFSET.is_multiple_of(LINE));
+const _: () = assert!(START_AGAIN == 0xd00 && START_AGAIN.is_multiple_of(2 * LINE));
+const _: () = assert!(RING_OFFSET == 0xd80 && RING_OFFSET.is_multiple_of(LINE));
 
 /// The geometry of a log region, always valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -275,6 +279,10 @@ impl FrameHeader {
     }
 }
 
+/// Bytes of a long payload that are copied and checksummed at a time: the processor goes on to transfer lines between the caches of
+/// the two ends during a checksum.
+pub(crate) const PIECE_LEN: usize = 16 * 1024;
+
 /// The check of the records of one incarnation of a topic.
 #[derive(Clone, Debug)]
 pub(crate) struct FrameCheck {
@@ -329,10 +337,18 @@ impl FrameCheck {
         is_right
     }
 
-    /// Returns the checksum of a record: of the header without its checksum, and of the payload.
-    pub(crate) fn of(&self, header: &FrameHeader, payload: &[u8]) -> u32 {
+    /// Returns the checksum of a record up to its payload, which is to follow.
+    #[inline]
+    pub(crate) fn of_header(&self, header: &FrameHeader) -> Crc32 {
         let mut crc = self.seed.clone();
         crc.update(cast_slice(&self.head_words(header)));
+        crc
+    }
+
+    /// Returns the checksum of a record.
+    #[cfg(test)]
+    pub(crate) fn of(&self, header: &FrameHeader, payload: &[u8]) -> u32 {
+        let mut crc = self.of_header(header);
         crc.update(payload);
         crc.finish()
     }

@@ -5,6 +5,7 @@ mod control;
 mod floor;
 mod parts;
 mod ring;
+mod wake_floor;
 
 pub use crate::repository::SubscriberStats;
 pub use crate::repository::log::LogStart;
@@ -12,3 +13,4 @@ pub use control::Control;
 pub use floor::Floor;
 pub use parts::{LogParts, PartsError, RepositoryParts};
 pub use ring::Ring;
+pub use wake_floor::{BareWake, WakeFloor};

@@ -162,17 +162,27 @@ fn append(
     if output.gate.is_permitted() && len <= writer.geometry().payload_len_max() {
         admit(writer, output, frame_len(len), (now_ns, may_wait))?;
     }
-    let (committed, begin) = (writer.last(), writer.committed_end());
+    let before = (writer.last(), writer.committed_end());
     let sequence = append(writer)?;
     output.add_bytes(len);
-    // Part of the earlier records had to be committed.
+    deliver_part(writer, output, before, now_ns);
+    Ok(sequence)
+}
+
+/// Delivers the records after these that had to be committed to make space.
+#[inline]
+pub(super) fn deliver_part(
+    writer: &LogWriter,
+    output: &mut Output<LogLanding>,
+    (committed, begin): (Sequence, u64),
+    now_ns: u64,
+) {
     let newest = writer.last();
     if newest != committed {
         let positions = [begin, writer.committed_end()];
         let appended = Appended { newest, positions, count: newest.get() - committed.get() };
         deliver(output, writer.geometry(), &appended, now_ns);
     }
-    Ok(sequence)
 }
 
 /// Waits until no gating subscriber needs what frames of this length overwrite.

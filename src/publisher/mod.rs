@@ -13,6 +13,7 @@ mod landing_writer;
 mod loan;
 mod log;
 mod log_landing;
+mod log_loan;
 mod notices;
 mod opening;
 mod output;
@@ -40,6 +41,7 @@ pub use loan::Loan;
 #[cfg(test)]
 pub(crate) use log::LogOptions;
 pub use log::LogPublisher;
+pub use log_loan::LogLoan;
 pub(crate) use notices::{NoticeRegistration, WakeRegistration};
 pub(crate) use opening::{Numbering, TopicParts, fresh_incarnation};
 pub(crate) use progress_slot::ProgressSlot;

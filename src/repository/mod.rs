@@ -7,6 +7,7 @@ pub(crate) mod state;
 pub(crate) mod table;
 
 mod arbiter;
+mod pieces;
 mod reader;
 mod writer;
 

@@ -56,6 +56,9 @@ pub(crate) trait Reader: Debug + Sized {
     /// Takes the next value of a mapped repository.
     fn poll(&mut self, memory: &Region) -> Result<Option<Taken>, ReadFailure>;
 
+    /// Makes the next [`Self::poll`] rely on nothing that it saw before: nothing will be published any more.
+    fn look_closely(&mut self) {}
+
     /// Takes the next value of a landing region. Reads the clock only if a value may still be arriving.
     fn follow(
         &mut self,

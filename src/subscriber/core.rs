@@ -336,6 +336,7 @@ impl<R: Reader> Core<R> {
         }
         // Polls once more: values published before the end are still received. With no writer left, a half-overwritten value
         // stays so.
+        self.reader.look_closely();
         match self.take(true) {
             Ok(Some(taken)) => Ok(Some(taken)),
             Ok(None) if self.reader.has_more() => Ok(None),

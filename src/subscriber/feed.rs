@@ -214,7 +214,7 @@ where
     ///
     /// Those of [`Subscriber::try_receive`](crate::Subscriber::try_receive). After an error that reports a loss, values of the keys
     /// that lack records follow. [`ReceiveError::Contended`] if the table does not reach the log's events within
-    /// [`limits::ANSWER_DEADLINE_NS`](crate::limits::ANSWER_DEADLINE_NS); the next call tries again. After
+    /// [`limits::ANSWER_DEADLINE_NS`]; the next call tries again. After
     /// [`ReceiveError::Ended`] and [`ReceiveError::Gone`], [`Self::suspects`] has the keys that could not be completed.
     pub fn try_update(&mut self) -> Result<Option<FeedUpdate<K, R, V>>, ReceiveError> {
         let Self { table, reception, interest, assembly, .. } = self;

@@ -10,7 +10,8 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::support::{Place, Running, fields, json, wait_until};
 
-const FIELDS: [&str; 17] = [
+pub(crate) const FIELDS: [&str; 19] = [
+    "awake",
     "connect",
     "fabric",
     "gb_per_s",
@@ -26,6 +27,7 @@ const FIELDS: [&str; 17] = [
     "rejected",
     "size",
     "subscribers",
+    "times",
     "torn_retries",
     "verified",
 ];
@@ -35,7 +37,7 @@ fn each_size_has_a_line_with_the_named_fields_beside_its_floor() {
     let _turn = turn();
     let place = Place::new();
     for mode in ["pull", "push", "notify"] {
-        let sizes = ["perf", mode, "--size", "8,1000,70000"];
+        let sizes = ["perf", mode, "--size", "8,1003,70000"];
         let ended =
             place.run(&[&sizes[..], &["--iterations", "3", "--floor", "--json", "--cpus", "any"]].concat());
         let lines: Vec<&str> = ended.printed().lines().collect();
@@ -45,9 +47,10 @@ fn each_size_has_a_line_with_the_named_fields_beside_its_floor() {
             names.sort();
             assert_eq!(names, FIELDS);
             let figures = json(line);
-            assert_eq!(figures["size"], [8, 1000, 70_000][index / 2]);
+            assert_eq!(figures["size"], [8, 1003, 70_000][index / 2]);
             assert_eq!(figures["fabric"], "shm");
             assert_eq!(figures["iterations"], 3);
+            assert_eq!((&figures["times"], &figures["awake"]), (&json("\"round-trip\""), &json("null")));
             assert!(figures["p50_ns"].as_u64().unwrap() <= figures["max_ns"].as_u64().unwrap());
             assert!(["near", "far", "mixed"].contains(&figures["placement"].as_str().unwrap()));
             if index % 2 == 0 {
@@ -148,8 +151,10 @@ fn impossible_streams_are_reported() {
     let nobody = ["perf", "stream", "--connect", "shm:lab", "--wait", "0.05", "--cpus", "any"];
     let ended = place.run(&nobody);
     assert!(ended.code == Some(3) && ended.error.contains("shm:lab"), "{ended:?}");
-    let parts = ["--delivery, --batch, --capacity, --lossy and --policy", "`perf stream`"];
+    let parts = ["--batch, --capacity, --lossy and --policy", "`perf stream`"];
     place.run(&["perf", "pull", "--batch", "2"]).assert_failure(2, &parts);
+    let parts = ["--delivery", "`perf stream`", "`perf wake`"];
+    place.run(&["perf", "notify", "--delivery", "push"]).assert_failure(2, &parts);
     place.run(&["perf", "stream", "--slots", "8"]).assert_failure(2, &["--slots", "--capacity"]);
     let parts = ["100 records of 1000 bytes", "100000 bytes", "--capacity"];
     let sizes = ["perf", "stream", "--size", "1000", "--batch", "100", "--capacity", "100000"];
@@ -188,9 +193,8 @@ fn one_process_answers_several_measurements() {
     let answering = place.start(&["perf", "push", "--serve", "--node", "lab", "--cpus", "any"]);
     assert!(answering.line().contains("shm:lab"));
     for _ in 0..2 {
-        let measured =
-            ["perf", "push", "--connect", "shm:lab", "--iterations", "100", "--json", "--cpus", "any"];
-        let ended = place.run(&measured);
+        let measured = ["perf", "push", "--connect", "shm:lab", "--iterations", "100", "--size", "1003"];
+        let ended = place.run(&[&measured[..], &["--json", "--cpus", "any"]].concat());
         let figures = json(ended.printed().trim_end());
         assert_eq!((&figures["iterations"], &figures["rejected"]), (&json("100"), &json("0")));
         assert_eq!(figures["connect"], "shm:lab");
@@ -355,7 +359,7 @@ fn failing_child_process_reports_its_error_once() {
 }
 
 /// Busy processes measure in turn, so that they do not starve each other.
-fn turn() -> File {
+pub(crate) fn turn() -> File {
     let file = File::create(concat!(env!("CARGO_TARGET_TMPDIR"), "/perf.turn")).unwrap();
     rustix::fs::flock(&file, FlockOperation::LockExclusive).unwrap();
     file

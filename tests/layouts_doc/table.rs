@@ -127,7 +127,7 @@ fn assert_headers(line: &Part<'_>, file: &File, slots: u64) {
     let header = Table::of("Table slot").place("entry").0;
     assert_eq!(stride, (header + PAYLOAD_LEN_MAX.next_multiple_of(8)).next_multiple_of(LINE));
     let numbers = [
-        ("layout version", 2),
+        ("layout version", 3),
         ("kind of topic", 2),
         ("largest payload", PAYLOAD_LEN_MAX),
         ("region length", slots + 2 * CAPACITY * stride),

@@ -3,10 +3,19 @@
 
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
+
 /// The present moment, to measure from.
 #[inline]
 pub(crate) fn now() -> Instant {
     Instant::now()
+}
+
+/// Nanoseconds of the monotonic clock, which all processes of a host share.
+#[inline]
+pub(crate) fn monotonic_ns() -> u64 {
+    let now = Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// How far values may lag behind their rate and still catch up.

@@ -1,6 +1,7 @@
 //! `fabricast perf`: measures deliveries between two processes, beside a floor in the same run.
 
 mod arguments;
+mod asleep;
 mod cpus;
 mod drain;
 mod echo;
@@ -13,8 +14,11 @@ mod probe;
 mod process;
 mod records;
 mod remote;
+mod sleeper;
 mod stream;
 mod trouble;
+mod wake;
+mod woken;
 
 pub(crate) use self::arguments::Arguments;
 use self::arguments::Mode;
@@ -27,6 +31,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     arguments.check()?;
     let outcome = match &arguments.follow {
         _ if arguments.mode == Mode::Stream => stream::run(arguments, setting),
+        _ if arguments.mode == Mode::Wake => wake::run(arguments, setting),
         Some(measuring) => follow::follow(arguments, setting, measuring),
         None if arguments.serve => echo::serve(arguments, setting),
         None => ping::measure(arguments, setting),

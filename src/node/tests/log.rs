@@ -392,3 +392,39 @@ fn push_subscriber_that_joins_a_long_ring_late_gets_all_of_it() {
         assert_eq!((record.meta.sequence.get(), record.value), (u64::from(number), value(number)));
     }
 }
+
+/// By pull and by push, together with the records appended before it, some of which have to be committed to make space.
+#[test]
+fn a_record_written_in_place_is_received_with_those_appended_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(&dir, "p");
+    let mut publisher =
+        node.log_publisher::<Raw>("t").payload_len_max(1000).capacity(1 << 13).open().unwrap();
+    let open = |delivery| {
+        let builder = node.log_subscriber::<Raw>("shm:p/t").delivery(delivery).timeout(TIMEOUT);
+        builder.at(Sequence::new(1)).open().unwrap()
+    };
+    let mut subscribers = [Delivery::Pull, Delivery::Push].map(open);
+    let mut expected = 1;
+    for round in 0..20 {
+        let count = round % 4;
+        (0..count).for_each(|_| _ = publisher.append(&[1; 900]).unwrap());
+        drop(publisher.loan().unwrap());
+        let mut loan = publisher.loan().unwrap();
+        loan.append(&[2; 10]).unwrap();
+        std::io::Write::write_all(&mut loan, &[3; 500]).unwrap();
+        assert!(matches!(loan.append(&[4; 491]), Err(PublishError::TooLong { max: 1000, .. })));
+        assert_eq!((loan.len(), loan.remaining(), loan.is_empty()), (510, 490, false));
+        assert_eq!(loan.commit().get(), expected + count);
+        for subscriber in &mut subscribers {
+            for record in values(subscriber, usize::try_from(count).unwrap()) {
+                assert_eq!(record, [1; 900]);
+            }
+            let record = values(subscriber, 1).remove(0);
+            assert_eq!(record, [[2; 10].as_slice(), &[3; 500]].concat());
+            assert_eq!(subscriber.next_sequence().get(), expected + count + 1);
+            assert!(subscriber.try_receive().unwrap().is_none());
+        }
+        expected += count + 1;
+    }
+}

@@ -231,6 +231,33 @@ fn overtaken_subscriber_is_disconnected_and_says_so() {
     }
 }
 
+#[test]
+fn loan_waits_for_gating_subscribers() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(&dir, "p");
+    let gating = Gating::new().timeout(Duration::from_millis(2));
+    let builder = node.log_publisher::<Raw>("t").capacity(CAPACITY).payload_len_max(64);
+    let mut publisher = builder.gating(gating).open().unwrap();
+    let builder = node.log_subscriber::<Raw>("shm:p/t").timeout(TIMEOUT).slow(SlowPolicy::Block);
+    let mut subscriber = builder.open().unwrap();
+    let blocked = loop {
+        match publisher.loan() {
+            Ok(mut loan) => {
+                loan.append(&[7; 40]).unwrap();
+                loan.commit();
+            }
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(blocked, PublishError::Blocked { .. }), "{blocked}");
+    let received = std::iter::from_fn(|| subscriber.try_receive().unwrap());
+    assert!(
+        received.map(|record| record.meta.sequence).eq((1..=publisher.newest().get()).map(Sequence::new))
+    );
+    drop(publisher.loan().unwrap());
+    assert_eq!(subscriber.stats().lapped, 0);
+}
+
 /// Whatever a subscriber writes to its slot, it can only hold up the publisher as any subscriber can, or lose records of its own.
 #[test]
 fn nonsense_in_a_progress_slot_harms_nobody_else() {

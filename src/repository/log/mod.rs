@@ -3,6 +3,7 @@
 mod arbiter;
 mod places;
 mod reader;
+mod staged;
 mod start;
 mod writer;
 
@@ -13,6 +14,7 @@ pub use start::LogStart;
 
 pub(crate) use places::{end_between, first_place_of, head, next_end, place_behind, place_between, place_of};
 pub(crate) use reader::LogReader;
+pub(crate) use staged::StagedRecord;
 pub(crate) use writer::{Appended, LogWriter};
 
 /// The kind of a topic that holds ordered records, all of which count.

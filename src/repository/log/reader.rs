@@ -1,6 +1,7 @@
 mod fetched;
 mod inline;
 mod landing;
+mod mapped;
 mod released;
 
 use super::arbiter::LogArbiter;
@@ -19,7 +20,6 @@ use crate::repository::reader::HOT_LINE;
 use crate::repository::{
     Fetch, Finding, GrantedAt, LossReason, Lost, ReadFailure, Reader, SubscriberStats, Taken, WriteOrder,
 };
-use crate::sync::atomic::{Ordering, fence};
 
 /// The offset of frames in a reader's buffer: after one word, where the run of the checksum begins.
 const HELD_FROM: usize = FrameCheck::LEAD_WORDS;
@@ -67,6 +67,7 @@ pub(crate) struct LogReader {
     has_more: bool,
     /// No record after this one is taken.
     bound: Sequence,
+    polling: Polling,
     /// The consumed position last reported to a publisher that writes into its landing region.
     said: u64,
     /// The position at which to report again.
@@ -98,6 +99,15 @@ struct LogFetching {
     is_astray: bool,
     /// The position is from the index, and no later hot line has shown that it was not given up meanwhile.
     is_unconfirmed: bool,
+}
+
+/// How often a reader of mapped memory may still go by the next frame's sequence before it reads the hot line.
+#[derive(Debug, Default)]
+struct Polling {
+    /// Empty polls.
+    empty_left: u32,
+    /// Records.
+    found_left: u32,
 }
 
 /// Inline frames since the repository was last read.
@@ -189,6 +199,7 @@ impl LogReader {
             suspicion: None,
             has_more: false,
             bound: UNBOUNDED,
+            polling: Polling::default(),
             said: 0,
             say_from: u64::MAX,
             counts: SubscriberStats::default(),
@@ -199,41 +210,6 @@ impl LogReader {
     /// Returns the sequence of the next record.
     pub(crate) fn next_sequence(&self) -> Sequence {
         self.next
-    }
-
-    /// Takes the next record of mapped memory. Reports an invalid frame only if this says that it is final; otherwise it is
-    /// checked again later.
-    #[inline]
-    fn poll_if(
-        &mut self,
-        memory: &Region,
-        stays_wrong: impl Fn(&mut Self) -> bool,
-    ) -> Result<Option<Taken>, ReadFailure> {
-        let mut refills = 0;
-        self.has_more = false;
-        loop {
-            match self.parse(u64::MAX) {
-                Parsed::Taken(taken) => return Ok(Some(taken)),
-                Parsed::Lost(lost) => return Err(ReadFailure::Lost(lost)),
-                Parsed::Later => return Ok(None),
-                // Bounded, whatever the memory holds.
-                Parsed::Part if refills == limits::READS_PER_CALL_MAX => {
-                    self.has_more = true;
-                    return Ok(None);
-                }
-                Parsed::Part if self.refill(memory) => refills += 1,
-                Parsed::Part if self.from == self.until => return Ok(None),
-                // A frame that extends past the last one is invalid.
-                Parsed::Part | Parsed::Damaged(_) | Parsed::Wrong if !stays_wrong(self) => {
-                    self.until = self.from;
-                    return Ok(None);
-                }
-                Parsed::Damaged(words) if !self.doubts => self.pass_damaged(words),
-                Parsed::Part | Parsed::Damaged(_) | Parsed::Wrong => {
-                    self.resume(memory, LossReason::Damaged);
-                }
-            }
-        }
     }
 
     /// Takes the next record, or a report of missing ones, from private memory. Only frames that begin before this
@@ -360,29 +336,6 @@ impl LogReader {
         self.pass(words, None);
     }
 
-    /// Copies frames to private memory, from the next one on. False if there is none, or only a part.
-    fn refill(&mut self, memory: &Region) -> bool {
-        self.settle(memory);
-        // Acquire: pairs with the Release store of the end in `LogWriter`.
-        let end = memory.load_acquire(HOT_END);
-        let left = usize::try_from(end.saturating_sub(self.position)).unwrap_or(usize::MAX);
-        let len = left.min(self.geometry.rest(self.position)).min(self.fetch_len) / WORD * WORD;
-        let held = (self.until - self.from) * WORD;
-        if len == 0 || len <= held {
-            return false;
-        }
-        (self.from, self.until) = (HELD_FROM, HELD_FROM + len / WORD);
-        let words = self.buffer.get_mut(self.from..self.until).unwrap_or_default();
-        memory.copy_out(self.geometry.offset(self.position), words);
-        // Acquire: if any word copied above is of a later frame, the load below sees the moved start. Pairs
-        // with the Release fence in `LogWriter`.
-        fence(Ordering::Acquire);
-        if self.was_given_up(memory) {
-            self.resume(memory, LossReason::Lapped);
-        }
-        true
-    }
-
     /// Finds the start.
     #[cold]
     fn begin(&mut self, memory: &Region, start: LogStart) {
@@ -494,7 +447,11 @@ impl Reader for LogReader {
 
     #[inline]
     fn poll(&mut self, memory: &Region) -> Result<Option<Taken>, ReadFailure> {
-        self.poll_if(memory, |_| true)
+        self.poll_mapped(memory)
+    }
+
+    fn look_closely(&mut self) {
+        self.polling = Polling::default();
     }
 
     #[inline]

@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 mod fetched;
 mod landing;
+mod mapped;
 
 use super::*;
 use crate::id::{Epoch, Sequence, TopicId};

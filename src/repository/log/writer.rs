@@ -1,11 +1,12 @@
 use std::sync::Arc;
 
+use crate::checksum::Crc32;
 use crate::id::Sequence;
 use crate::layout::WORD;
 use crate::layout::header::{HOT_EPOCH, HOT_PUBLISHED, HOT_SEQUENCE, STATIC_OFFSET, StaticHeader};
 use crate::layout::log::{
     FILLER, FrameCheck, FrameHeader, HEADER_LEN, HOT_END, HOT_START, HOT_START_SEQUENCE, LogGeometry,
-    RING_OFFSET, SEGMENT_COUNT, frame_len,
+    PIECE_LEN, RING_OFFSET, SEGMENT_COUNT, START_AGAIN, frame_len,
 };
 use crate::memory::Region;
 use crate::repository::{TooLong, Writer};
@@ -14,9 +15,11 @@ use crate::sync::atomic::{Ordering, fence};
 /// Payloads up to this many bytes are assembled in private memory first, with their header, and copied at once.
 const GATHER_LEN_MAX: usize = 1024;
 
-/// Bytes after a short frame to prefetch for writing: as many as are written while a
-/// line is transferred from another processor's cache.
-const WRITE_AHEAD: usize = 1024;
+/// Bytes after a short frame to prefetch for writing: about as many as are written while a line is transferred from another
+/// processor's cache. Further ahead, readers that keep up fetch the lines back before they are written.
+const WRITE_AHEAD: usize = 192;
+/// Frames of more bytes are not short.
+const SHORT_LEN_MAX: usize = 1024;
 
 /// The fraction of the ring that may hold uncommitted records.
 const UNCOMMITTED_PARTS: u64 = 2;
@@ -36,8 +39,10 @@ pub(crate) struct LogWriter {
     appended: Sequence,
     /// The position of the next frame.
     end: u64,
-    /// The position of the first uncommitted frame.
+    /// The position where the committed frames end.
     committed_end: u64,
+    /// The offset of the first uncommitted frame, whose sequence is stored by the commit. Unspecified if there is none.
+    first_offset: usize,
     /// Frames before this position are given up.
     start: u64,
     /// The offset of the end in the ring, bytes.
@@ -77,6 +82,7 @@ impl Writer for LogWriter {
             appended: Sequence::NONE,
             end: 0,
             committed_end: 0,
+            first_offset: RING_OFFSET,
             start: 0,
             place: 0,
             free_until: 0,
@@ -160,8 +166,7 @@ impl LogWriter {
             return Ok(self.append_filled(len, now_ns));
         }
         let (header, offset) = self.begin(len, now_ns);
-        let header = FrameHeader { crc: self.check.of(&header, payload), ..header };
-        self.region.copy_in_bytes(offset + HEADER_LEN, payload);
+        let header = self.write_long(&header, offset, payload);
         Ok(self.finish(&header, offset))
     }
 
@@ -173,6 +178,10 @@ impl LogWriter {
     #[inline]
     pub(crate) fn append_filled(&mut self, len: usize, now_ns: u64) -> Sequence {
         let (header, offset) = self.begin(len, now_ns);
+        if len > GATHER_LEN_MAX {
+            let header = self.write_long(&header, offset, self.held().split_at(len).0);
+            return self.finish(&header, offset);
+        }
         let (run, _) = self.scratch.split_at_mut(FrameCheck::HEAD_WORDS + len.div_ceil(WORD));
         self.check.lead(run, &header);
         let header = FrameHeader { crc: self.check.of_run(run, len), ..header };
@@ -180,6 +189,21 @@ impl LogWriter {
         let payload: &[u8] = bytemuck::cast_slice(payload);
         self.region.copy_in_bytes(offset + HEADER_LEN, payload.split_at(len).0);
         self.finish(&header, offset)
+    }
+
+    /// Makes space for the longest record after the appended ones, which commits them in part if they are more than half of the ring.
+    /// Returns the offset of its frame. Space that is already reserved costs nothing again.
+    pub(crate) fn reserve(&mut self, now_ns: u64) -> usize {
+        let (_, offset) = self.begin(self.geometry.payload_len_max(), now_ns);
+        offset
+    }
+
+    /// Appends the record whose payload is written to the frame at this offset, which is reserved.
+    pub(super) fn append_staged(&mut self, offset: usize, len: usize, payload_crc: &Crc32, now_ns: u64) {
+        let header = self.header(len, now_ns);
+        let mut crc = self.check.of_header(&header);
+        crc.append(payload_crc);
+        self.finish(&FrameHeader { crc: crc.finish(), ..header }, offset);
     }
 
     /// Makes all appended records visible. `None` if there are none.
@@ -190,12 +214,26 @@ impl LogWriter {
         }
         let positions = [self.committed_end, self.end];
         let count = self.appended.get() - self.committed.get();
+        self.show(self.committed.next());
         (self.committed, self.committed_end) = (self.appended, self.end);
         self.region.store(HOT_PUBLISHED, now_ns);
         self.region.store(HOT_SEQUENCE, self.committed.get());
         // Release: a reader that sees the end sees the frames before it. Pairs with the Acquire load in `LogReader`.
         self.region.store_release(HOT_END, self.end);
         Some(Appended { newest: self.committed, positions, count })
+    }
+
+    /// Shows the appended frames to readers that poll the sequence of the first one.
+    #[inline]
+    fn show(&self, first: Sequence) {
+        // The next frame's sequence, which such a reader polls next: what a former round left there could pass for it. Not where a
+        // segment begins that may still be read: there readers go by the end.
+        if self.end < self.free_until {
+            self.region.store(RING_OFFSET + self.place, 0);
+        }
+        // Release: a reader that sees this sequence sees the frames up to the end, and the word above as 0 or as stored later.
+        // Pairs with the Acquire load in `LogReader::poll_next`.
+        self.region.store_release(self.first_offset, first.get());
     }
 
     /// Reserves space for a frame with a payload of this length. Returns its header without the checksum, and its position.
@@ -207,18 +245,44 @@ impl LogWriter {
             self.commit(now_ns);
         }
         self.make_room(frame_len);
+        (self.header(len, now_ns), RING_OFFSET + self.place)
+    }
+
+    /// The next record's header without the checksum.
+    #[inline]
+    fn header(&self, len: usize, now_ns: u64) -> FrameHeader {
         let payload_len = u32::try_from(len).unwrap_or(u32::MAX);
-        let sequence = self.appended.next();
-        (FrameHeader { sequence, payload_len, crc: 0, published_ns: now_ns }, RING_OFFSET + self.place)
+        FrameHeader { sequence: self.appended.next(), payload_len, crc: 0, published_ns: now_ns }
+    }
+
+    /// Writes a payload to the frame at this offset, piece by piece, and returns the frame's header with its checksum.
+    fn write_long(&self, header: &FrameHeader, offset: usize, payload: &[u8]) -> FrameHeader {
+        let mut crc = self.check.of_header(header);
+        let mut offset = offset + HEADER_LEN;
+        for piece in payload.chunks(PIECE_LEN) {
+            crc.update(piece);
+            self.region.copy_in_bytes(offset, piece);
+            offset += PIECE_LEN;
+        }
+        FrameHeader { crc: crc.finish(), ..*header }
     }
 
     /// Writes the header of a frame whose payload is written.
     #[inline]
     fn finish(&mut self, header: &FrameHeader, offset: usize) -> Sequence {
-        let words = header.emit();
-        words.iter().zip(0..).for_each(|(word, index)| self.region.store(offset + index * WORD, *word));
+        let [sequence, sizes, published_ns] = header.emit();
+        self.region.store(offset + WORD, sizes);
+        self.region.store(offset + 2 * WORD, published_ns);
+        if self.appended == self.committed {
+            self.first_offset = offset;
+        } else {
+            // Invisible: readers get here from the first frame only.
+            self.region.store(offset, sequence);
+        }
         let len = frame_len(header.payload_len as usize);
-        self.region.expect_writes(offset + WRITE_AHEAD, len);
+        if len <= SHORT_LEN_MAX {
+            self.region.expect_writes(offset + WRITE_AHEAD, len);
+        }
         self.advance(self.end + len as u64, header.sequence);
         header.sequence
     }
@@ -257,8 +321,9 @@ impl LogWriter {
         self.start = self.region.load(entry);
         self.region.store(HOT_START_SEQUENCE, self.region.load(entry + WORD));
         self.region.store(HOT_START, self.start);
-        // Release: a reader that sees a word of a new frame (then has an Acquire fence) also sees the start. Pairs with the
-        // fence in `LogReader`.
+        self.region.store(START_AGAIN, self.start);
+        // Release: a reader that sees a word of a new frame (then has an Acquire fence) also sees either start. Pairs with the
+        // fences in `LogReader`.
         fence(Ordering::Release);
     }
 

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use clap::{Args, ValueEnum};
 use fabricast::{Address, Delivery, Node, NodeName, SlowPolicy, limits};
 
@@ -19,6 +21,8 @@ Examples:
   fabricast perf stream --policy block --subscribers 4       a lossless stream to four
   fabricast perf push --serve --node lab                     answers in one terminal ...
   fabricast perf push --connect shm:lab                      ... and measures from another
+  fabricast perf wake --floor                                one way into a subscriber that sleeps
+  fabricast perf wake --sleep-in wait-set --rate 200         ... in a WaitSet, 200 values a second
   fabricast perf pull --fabric verbs --size 64,65536         over the RDMA device of this host
   fabricast perf pull --serve --rdma rdma://10.0.0.2         answers on one host ...
   fabricast perf pull --connect rdma://10.0.0.2              ... and measures from another
@@ -27,12 +31,21 @@ Examples:
 
 The floor sends the same bytes between the same two processes through a bare seqlock in shared
 memory, or a bare ring for stream, without any check. The line `checked` of a stream is that ring
-with records that are written, compared, and checked by CRC-32 like those of the log. Compare
-ratios within one run, never times of two runs: the placement says whether
-the processors share a cache.";
+with records that are written, compared, and checked by CRC-32 like those of the log. The floor of wake is a
+bare futex wake in shared memory, with --sleep-in wait-set a send through a pair of sockets into
+epoll_wait. Compare ratios within one run, never times of two runs: the placement says whether the
+processors share a cache.
+
+The mode wake publishes at a steady rate, and only while the subscriber sleeps. `awake` counts the
+values that found it awake all the same; the quantiles are of the others. On one host the times are
+one way, by the clock that both processes share. Between two hosts (`times` is `halved`) they are
+half of a round trip, in which the measuring process sleeps as well.";
 
 /// Where a process started here listens over RDMA: everywhere on this host, at a free port.
 const RDMA_ANYWHERE: &str = "rdma://0.0.0.0:0";
+/// Values per second published to a subscriber that sleeps.
+const RATE: u32 = 1000;
+
 /// Measures deliveries between two processes.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -62,8 +75,13 @@ pub(crate) struct Arguments {
     /// Slots of each repository; not with stream [default: 8]
     #[arg(long, value_name = "N")]
     pub(super) slots: Option<u32>,
+    /// How values or records travel, with stream and wake [default: pull]
+    #[arg(long, value_enum)]
+    pub(super) delivery: Option<Way>,
     #[command(flatten)]
     pub(super) stream: StreamOptions,
+    #[command(flatten)]
+    pub(super) wake: WakeOptions,
     /// Also measure the floor, alternating with the delivery
     #[arg(long)]
     pub(super) floor: bool,
@@ -97,9 +115,6 @@ pub(crate) struct Arguments {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Options of the mode stream")]
 pub(super) struct StreamOptions {
-    /// How records travel [default: pull]
-    #[arg(long, value_enum)]
-    pub(super) delivery: Option<Way>,
     /// Records published with one commit [default: as many as fit into 16 KiB, over verbs into 64 KiB, from 1 to 64]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub(super) batch: Option<u32>,
@@ -121,6 +136,27 @@ pub(super) struct StreamOptions {
     pub(super) reader: usize,
 }
 
+/// Arguments of `perf wake` only.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Options of the mode wake")]
+pub(super) struct WakeOptions {
+    /// What the subscriber sleeps in [default: receive]
+    #[arg(long, value_enum, value_name = "HOW")]
+    pub(super) sleep_in: Option<SleepIn>,
+    /// Values published per second, if the subscriber is asleep again by then [default: 1000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(super) rate: Option<u32>,
+}
+
+/// What a subscriber sleeps in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum SleepIn {
+    /// A blocking receive
+    Receive,
+    /// A set of subscribers that one thread waits for
+    WaitSet,
+}
+
 /// What to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Mode {
@@ -132,6 +168,8 @@ pub(super) enum Mode {
     Notify,
     /// Records of a log at full speed, one way
     Stream,
+    /// Values of a state topic to a subscriber that sleeps, one way
+    Wake,
 }
 
 /// What happens to slow subscribers.
@@ -165,11 +203,17 @@ pub(super) enum FabricName {
 }
 
 impl Mode {
+    /// How values travel, unless an option says so.
     pub(super) fn delivery(self) -> Delivery {
         match self {
             Self::Push => Delivery::Push,
-            Self::Pull | Self::Notify | Self::Stream => Delivery::Pull,
+            Self::Pull | Self::Notify | Self::Stream | Self::Wake => Delivery::Pull,
         }
+    }
+
+    /// Whether subscribers have notices.
+    pub(super) fn has_notices(self) -> bool {
+        matches!(self, Self::Notify | Self::Wake)
     }
 
     pub(super) fn name(self) -> &'static str {
@@ -178,6 +222,7 @@ impl Mode {
             Self::Push => "push",
             Self::Notify => "notify",
             Self::Stream => "stream",
+            Self::Wake => "wake",
         }
     }
 }
@@ -208,17 +253,34 @@ impl FabricName {
 }
 
 impl Arguments {
-    /// Rejects options of another mode.
+    /// Rejects options of another mode, and those of the other process.
     pub(super) fn check(&self) -> Result<(), Failure> {
         Err(Failure::usage(match self.mode {
             Mode::Stream if self.slots.is_some() => "a log has a --capacity, not --slots: omit --slots",
-            Mode::Pull | Mode::Push | Mode::Notify
+            Mode::Pull | Mode::Push | Mode::Notify | Mode::Wake
                 if self.stream.is_given() || self.stream.policy.is_some() =>
             {
-                "--delivery, --batch, --capacity, --lossy and --policy are options of `perf stream`: omit them here"
+                "--batch, --capacity, --lossy and --policy are options of `perf stream`: omit them here"
+            }
+            Mode::Pull | Mode::Push | Mode::Notify if self.delivery.is_some() => {
+                "--delivery is an option of `perf stream` and `perf wake`: omit it here"
+            }
+            Mode::Pull | Mode::Push | Mode::Notify | Mode::Stream if self.wake.is_given() => {
+                "--sleep-in and --rate are options of `perf wake`: omit them here"
+            }
+            Mode::Stream if self.serve && (self.stream.is_given() || self.delivery.is_some()) => {
+                "--delivery, --batch, --capacity and --lossy belong to the measuring process: omit them with --serve"
+            }
+            Mode::Wake if self.serve && (self.wake.is_given() || self.delivery.is_some()) => {
+                "--delivery, --sleep-in and --rate belong to the measuring process: omit them with --serve"
             }
             _ => return Ok(()),
         }))
+    }
+
+    /// How values travel.
+    pub(super) fn delivery(&self) -> Delivery {
+        self.delivery.map_or_else(|| self.mode.delivery(), Delivery::from)
     }
 
     /// Slots of each repository.
@@ -230,7 +292,7 @@ impl Arguments {
 impl StreamOptions {
     /// Whether any option of the measuring process was given.
     pub(super) fn is_given(&self) -> bool {
-        self.delivery.is_some() || self.batch.is_some() || self.capacity.is_some() || self.lossy
+        self.batch.is_some() || self.capacity.is_some() || self.lossy
     }
 
     /// Whether this command does not wait for subscribers.
@@ -247,9 +309,32 @@ impl StreamOptions {
     pub(super) fn policy(&self) -> SlowPolicy {
         self.policy.map_or(SlowPolicy::Lap, SlowPolicy::from)
     }
+}
 
-    pub(super) fn delivery(&self) -> Delivery {
-        self.delivery.map_or(Delivery::Pull, Delivery::from)
+impl WakeOptions {
+    /// Whether any option was given.
+    fn is_given(&self) -> bool {
+        self.sleep_in.is_some() || self.rate.is_some()
+    }
+
+    pub(super) fn sleep_in(&self) -> SleepIn {
+        self.sleep_in.unwrap_or(SleepIn::Receive)
+    }
+
+    /// The time between two values.
+    pub(super) fn interval(&self) -> Duration {
+        Duration::from_secs(1) / self.rate.unwrap_or(RATE)
+    }
+}
+
+impl SleepIn {
+    pub(super) const ALL: [Self; 2] = [Self::Receive, Self::WaitSet];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Receive => "receive",
+            Self::WaitSet => "wait-set",
+        }
     }
 }
 

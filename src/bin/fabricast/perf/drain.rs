@@ -7,14 +7,14 @@ use super::super::failure::{Exit, Failure};
 use super::super::setting::Setting;
 use super::arguments::Arguments;
 use super::line::Seen;
-use super::probe::LOOKS;
+use super::probe::{LOOKS, rest};
 use super::process::{Phase, inherited};
 use super::records::{StreamSizes, TOPIC};
 use super::trouble::Trouble;
 use super::{pattern, probe, records};
 
 /// The sleep of an idle process.
-const REST: Duration = Duration::from_millis(1);
+const SLEEP: Duration = Duration::from_millis(1);
 
 /// A process that receives a stream. The first of them is also probed, and measures the floor.
 struct Drain {
@@ -34,7 +34,7 @@ pub(super) fn drain(arguments: &Arguments, setting: &Setting, from: &Address) ->
     let ring = Ring::open(memory, shape.len, shape.capacity)?;
     let node = setting.node(None)?;
     let builder = node.log_subscriber::<Raw>(&format!("{from}/{TOPIC}"));
-    let builder = builder.delivery(arguments.stream.delivery()).region_len_max(usize::MAX);
+    let builder = builder.delivery(arguments.delivery()).region_len_max(usize::MAX);
     let builder = builder.slow(arguments.stream.policy());
     // From the first record on, so that its losses count as well.
     let subscriber = builder.at(Sequence::NONE.next()).open().map_err(Failure::from)?;
@@ -57,7 +57,7 @@ impl Drain {
                 }
                 Phase::Stop => return Ok(()),
                 // The probed process has a processor of its own.
-                _ => std::thread::park_timeout(REST),
+                _ => std::thread::park_timeout(SLEEP),
             }
         }
     }
@@ -66,7 +66,7 @@ impl Drain {
     fn receive_floor(&mut self, phase: Phase) {
         let Self { ring, shape, seen, .. } = self;
         let mut value = vec![0; pattern::words(shape.len)];
-        let (mut looks, mut unreleased) = (0_u32, 0);
+        let mut looks = 0_u32;
         loop {
             let number = ring.count();
             let received = match phase {
@@ -79,18 +79,15 @@ impl Drain {
                     is_right &= pattern::is_right(bytes, shape.len, number);
                 }
                 seen.rejected += u64::from(!is_right);
-                unreleased += 1;
-                if unreleased < shape.batch {
-                    continue;
-                }
+                ring.release_part();
             } else {
+                ring.release();
                 looks = looks.wrapping_add(1);
                 if looks.is_multiple_of(LOOKS) && Phase::of(ring.control().phase()) != phase {
                     return;
                 }
+                rest();
             }
-            ring.release();
-            unreleased = 0;
         }
     }
 

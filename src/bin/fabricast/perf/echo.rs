@@ -9,7 +9,7 @@ use super::super::interrupt::Interrupt;
 use super::super::setting::Setting;
 use super::arguments::{Arguments, Mode};
 use super::line::Seen;
-use super::pattern::{mark, marked};
+use super::pattern::{self, mark, marked};
 use super::probe::{self, LOOKS};
 use super::process::{Phase, inherited};
 use super::trouble::Trouble;
@@ -36,18 +36,17 @@ impl Manner {
         if mode == Mode::Notify { Self::Waiting } else { Self::Looking }
     }
 
-    /// Receives the next value: its sequence, and its number if it is intact. `None` without a value, after a wait in that
-    /// manner.
+    /// Receives the next value. `None` without one, after a wait in that manner.
     #[inline]
     pub(super) fn receive(
         self,
         subscriber: &mut StateSubscriber<Raw>,
-        len: usize,
-    ) -> Result<Option<(u64, Option<u64>)>, ReceiveError> {
-        let number = |sequence: Sequence, bytes: &[u8]| (sequence.get(), marked(bytes, len));
+    ) -> Result<Option<Received>, ReceiveError> {
         Ok(match self {
-            Self::Looking => subscriber.try_receive_ref()?.map(|it| number(it.meta.sequence, it.bytes)),
-            Self::Waiting => subscriber.receive_timeout(WAIT)?.map(|it| number(it.meta.sequence, &it.value)),
+            Self::Looking => subscriber.try_receive_ref()?.map(|it| Received::of(it.meta.sequence, it.bytes)),
+            Self::Waiting => {
+                subscriber.receive_timeout(WAIT)?.map(|it| Received::of(it.meta.sequence, &it.value))
+            }
         })
     }
 
@@ -58,11 +57,27 @@ impl Manner {
     }
 }
 
+/// What is compared of a value.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Received {
+    pub(super) sequence: u64,
+    /// The number that it carries, if it is intact.
+    pub(super) number: Option<u64>,
+    pub(super) len: usize,
+}
+
+impl Received {
+    #[inline]
+    pub(super) fn of(sequence: Sequence, bytes: &[u8]) -> Self {
+        Self { sequence: sequence.get(), number: marked(bytes, bytes.len()), len: bytes.len() }
+    }
+}
+
 /// The answering end.
 struct Echo {
     manner: Manner,
+    /// Room for the longest value.
     value: Vec<u64>,
-    len: usize,
     publisher: StatePublisher<Raw>,
     subscriber: StateSubscriber<Raw>,
     seen: Seen,
@@ -147,7 +162,7 @@ impl Echo {
             node.state_publisher::<Raw>(PONG).slots(arguments.slots()).payload_len_max(len).open()?;
         let value = vec![0; len.div_ceil(size_of::<u64>())];
         let manner = Manner::of(mode);
-        Ok(Some(Self { manner, value, len, publisher, subscriber, seen: Seen::default() }))
+        Ok(Some(Self { manner, value, publisher, subscriber, seen: Seen::default() }))
     }
 
     /// Follows the phases until the last.
@@ -188,17 +203,18 @@ impl Echo {
     fn deliver(&mut self, stopped: impl Fn() -> bool) -> Result<bool, Trouble> {
         let mut looks = 0;
         loop {
-            match self.manner.receive(&mut self.subscriber, self.len) {
-                Ok(Some((_, marked))) => {
-                    match marked {
+            match self.manner.receive(&mut self.subscriber) {
+                Ok(Some(Received { number, len, .. })) => {
+                    let (value, _) = self.value.split_at_mut(pattern::words(len));
+                    match number {
                         Some(number) => {
-                            mark(&mut self.value, number);
+                            mark(value, number);
                             self.seen.verified += 1;
                         }
                         None => self.seen.rejected += 1,
                     }
-                    let bytes: &[u8] = bytemuck::cast_slice(&self.value);
-                    self.publisher.publish(bytes.split_at(self.len).0)?;
+                    let bytes: &[u8] = bytemuck::cast_slice(value);
+                    self.publisher.publish(bytes.split_at(len).0)?;
                 }
                 Ok(None) | Err(ReceiveError::Contended { .. }) => {
                     looks += 1;

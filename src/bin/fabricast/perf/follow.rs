@@ -1,15 +1,17 @@
 use fabricast::measure::Control;
-use fabricast::{Address, Raw, ReceiveError, StatePublisher, StateSubscriber};
+use fabricast::{Address, Raw, ReceiveError, StatePublisher};
 
 use super::super::failure::{Exit, Failure};
 use super::super::interrupt::Interrupt;
 use super::super::setting::{ATTACH_TIMEOUT, Setting};
 use super::arguments::{Arguments, Mode};
-use super::echo::Manner;
+use super::echo::{Manner, Received};
 use super::line::Seen;
 use super::measurement::Measurement;
 use super::process::{Phase, Process, command, inherited};
+use super::sleeper::Sleeper;
 use super::trouble::Trouble;
+use super::woken;
 
 /// The subscribing processes besides the answering one. Ended when dropped.
 pub(super) struct Followers {
@@ -21,39 +23,50 @@ pub(super) struct Followers {
 pub(super) fn follow(arguments: &Arguments, setting: &Setting, measuring: &Address) -> Result<Exit, Trouble> {
     let control = Control::open(inherited()?, 0)?;
     let interrupt = Interrupt::install()?;
-    let mode = arguments.mode;
-    let (target, node) = (format!("{measuring}/{}", mode.name()), setting.node(None)?);
-    let builder = node.state_subscriber::<Raw>(&target).delivery(mode.delivery());
-    let builder = if mode == Mode::Notify { builder.notices() } else { builder };
+    let (mode, delivery, sleep_in) = (arguments.mode, arguments.delivery(), arguments.wake.sleep_in());
+    let topic = if mode == Mode::Wake { woken::topic((delivery, sleep_in)) } else { mode.name().to_owned() };
+    let (target, node) = (format!("{measuring}/{topic}"), setting.node(None)?);
+    let builder = node.state_subscriber::<Raw>(&target).delivery(delivery);
+    let builder = if mode.has_notices() { builder.notices() } else { builder };
     let mut subscriber = builder.timeout(ATTACH_TIMEOUT).open().map_err(Failure::from)?;
     let len = arguments.size.first().map_or(0, |size| *size as usize);
     let stopped = || Phase::of(control.phase()) == Phase::Stop || interrupt.came();
-    watch(&mut subscriber, Manner::of(mode), len, stopped)?.tell()
+    if mode == Mode::Wake {
+        let mut sleeper = Sleeper::new(subscriber, sleep_in)?;
+        let seen = watch(|| sleeper.receive_compared(), len, |_| stopped())?;
+        return seen.with(sleeper.subscriber.stats()).tell();
+    }
+    let manner = Manner::of(mode);
+    let seen = watch(|| manner.receive(&mut subscriber), len, |looks| manner.looks_up(looks) && stopped())?;
+    seen.with(subscriber.stats()).tell()
 }
 
 /// Receives and compares the values that it catches, up to the newest when told to stop.
 fn watch(
-    subscriber: &mut StateSubscriber<Raw>,
-    manner: Manner,
-    len: usize,
-    stopped: impl Fn() -> bool,
+    mut receive: impl FnMut() -> Result<Option<Received>, ReceiveError>,
+    expected_len: usize,
+    stopped: impl Fn(u32) -> bool,
 ) -> Result<Seen, Trouble> {
     let mut seen = Seen::default();
     let (mut looks, mut stopping) = (0u32, false);
     loop {
         looks = looks.wrapping_add(1);
-        stopping |= manner.looks_up(looks) && stopped();
-        match manner.receive(subscriber, len) {
+        stopping |= stopped(looks);
+        match receive() {
             // A measurement numbers its values like their topic.
-            Ok(Some((sequence, marked))) if marked == Some(sequence) => seen.verified += 1,
-            Ok(Some(_)) => seen.rejected += 1,
+            Ok(Some(Received { sequence, number, len })) => {
+                match number == Some(sequence) && len == expected_len {
+                    true => seen.verified += 1,
+                    false => seen.rejected += 1,
+                }
+            }
             Ok(None) if stopping => break,
             Ok(None) | Err(ReceiveError::Contended { .. }) => {}
             Err(ReceiveError::Ended { .. } | ReceiveError::Gone { .. }) => break,
             Err(error) => return Err(Failure::from(error).into()),
         }
     }
-    Ok(seen.with(subscriber.stats()))
+    Ok(seen)
 }
 
 impl Followers {
@@ -70,6 +83,10 @@ impl Followers {
         let start_one = || {
             let mut command = command(setting, arguments.mode)?;
             command.args(["--size", &size.to_string(), "--follow", &measuring.to_string()]);
+            if arguments.mode == Mode::Wake {
+                let sleep_in = arguments.wake.sleep_in().name();
+                command.args(["--delivery", &arguments.delivery().to_string(), "--sleep-in", sleep_in]);
+            }
             Process::start("subscribing", command, control.file()?)
         };
         // A process may run where the one that starts it may.

@@ -50,6 +50,18 @@ impl std::iter::Sum for Seen {
     }
 }
 
+/// What quantiles are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Times {
+    /// From one process to the other and back.
+    RoundTrip,
+    /// From one process to the other.
+    OneWay,
+    /// Half of the way to the other process and back.
+    Halved,
+}
+
 /// One line of the outcome.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Line {
@@ -69,6 +81,10 @@ pub(super) struct Line {
     pub(super) lost: Option<u64>,
     pub(super) rejected: Option<u64>,
     pub(super) verified: Option<u64>,
+    /// Values that found the subscriber awake, where it should sleep.
+    pub(super) awake: Option<u64>,
+    /// What the quantiles are of.
+    pub(super) times: Option<Times>,
     pub(super) placement: Option<&'static str>,
 }
 
@@ -102,12 +118,24 @@ impl Durations {
         let at = |quantile| self.histogram.value_at_quantile(quantile);
         let iterations = self.histogram.len();
         let msgs_per_s = 2.0 * count(iterations) * 1e9 / count(self.total_ns.max(1));
+        let figure = |figure| (iterations > 0).then_some(figure);
         Line {
-            p50_ns: Some(at(0.5)),
-            p99_ns: Some(at(0.99)),
-            p999_ns: Some(at(0.999)),
-            max_ns: Some(self.histogram.max()),
+            p50_ns: figure(at(0.5)),
+            p99_ns: figure(at(0.99)),
+            p999_ns: figure(at(0.999)),
+            max_ns: figure(self.histogram.max()),
+            times: Some(Times::RoundTrip),
             ..Line::of_rate(mode, size, iterations, msgs_per_s)
+        }
+    }
+}
+
+impl Times {
+    fn name(self) -> &'static str {
+        match self {
+            Self::RoundTrip => "round-trip",
+            Self::OneWay => "one-way",
+            Self::Halved => "halved",
         }
     }
 }
@@ -130,7 +158,7 @@ impl Line {
     /// The heading for people.
     pub(super) fn heading(counted: &str) -> String {
         format!(
-            "{:<7} {:>10} {:>12} {:>10} {:>10} {:>10} {:>10} {:>11} {:>7} {:>5} {:>5}  {}",
+            "{:<7} {:>10} {:>12} {:>10} {:>10} {:>10} {:>10} {:>11} {:>7} {:>5} {:>5} {:>5}  {:<10}  {}",
             "mode",
             "size",
             counted,
@@ -142,6 +170,8 @@ impl Line {
             "GB/s",
             "torn",
             "lost",
+            "awake",
+            "times",
             "placement",
         )
     }
@@ -150,7 +180,7 @@ impl Line {
     pub(super) fn text(&self) -> String {
         let figure = |figure: Option<u64>| figure.map_or_else(|| "-".to_owned(), |figure| figure.to_string());
         format!(
-            "{:<7} {:>10} {:>12} {:>10} {:>10} {:>10} {:>10} {:>11.0} {:>7.3} {:>5} {:>5}  {}",
+            "{:<7} {:>10} {:>12} {:>10} {:>10} {:>10} {:>10} {:>11.0} {:>7.3} {:>5} {:>5} {:>5}  {:<10}  {}",
             self.mode,
             self.size,
             self.iterations,
@@ -162,6 +192,8 @@ impl Line {
             self.gb_per_s,
             figure(self.torn_retries),
             figure(self.lost),
+            figure(self.awake),
+            self.times.map_or("-", Times::name),
             self.placement.unwrap_or("-"),
         )
     }

@@ -5,6 +5,16 @@ const fn base(number: u64) -> u64 {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
+/// Words that are compared at a time.
+const WORDS_AT_ONCE: usize = 8;
+
+/// The first words of the record that begins with this one.
+fn first_words<const N: usize>(base: u64) -> [u64; N] {
+    let mut words = [base; N];
+    words.iter_mut().zip(0_u64..).for_each(|(word, index)| *word = word.wrapping_add(index));
+    words
+}
+
 /// Words of a record of this length.
 pub(super) fn words(len: usize) -> usize {
     len.div_ceil(size_of::<u64>())
@@ -23,21 +33,28 @@ pub(super) fn is_right(bytes: &[u8], len: usize, number: u64) -> bool {
     let (whole, rest) = bytes.split_at(bytes.len() / size_of::<u64>() * size_of::<u64>());
     let Ok(words) = bytemuck::try_cast_slice::<u8, u64>(whole) else { return false };
     let base = base(number);
-    // Compares all words, without a branch between them, so that several are done at a time.
-    let differences = words.iter().zip(0_u64..).map(|(word, index)| word ^ base.wrapping_add(index).to_le());
-    let difference = differences.fold(0, |all, difference| all | difference);
+    // Compares all words, several at a time, without a branch between them.
+    let mut expected: [u64; WORDS_AT_ONCE] = first_words(base);
+    let mut differences = [0; WORDS_AT_ONCE];
+    let (groups, left) = words.as_chunks::<WORDS_AT_ONCE>();
+    for group in groups {
+        for ((difference, word), expected) in differences.iter_mut().zip(group).zip(&mut expected) {
+            *difference |= word ^ expected.to_le();
+            *expected = expected.wrapping_add(WORDS_AT_ONCE as u64);
+        }
+    }
+    let left = left.iter().zip(expected).map(|(word, expected)| word ^ expected.to_le());
+    let difference = differences.into_iter().chain(left).fold(0, |all, difference| all | difference);
     let last = base.wrapping_add(words.len() as u64).to_le_bytes();
     difference == 0 && bytes.len() == len && last.starts_with(rest)
 }
 
-/// Writes the number of a round trip to both ends of a value.
+/// Writes the number of a round trip to both ends of a value: where the last word is cut off, also to the one before it.
 pub(super) fn mark(value: &mut [u64], number: u64) {
     if let Some(first) = value.first_mut() {
         *first = number;
     }
-    if let Some(last) = value.last_mut() {
-        *last = number;
-    }
+    value.iter_mut().rev().take(2).for_each(|last| *last = number);
 }
 
 /// The number of a round trip, if a value of this length carries it at both ends.
@@ -51,6 +68,17 @@ pub(super) fn marked(bytes: &[u8], len: usize) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn marks_of_any_length_are_found_again() {
+        for len in [8, 9, 15, 16, 1000, 1003] {
+            let mut value = vec![0x5555_5555_5555_5555; words(len)];
+            mark(&mut value, 7);
+            let bytes = &bytemuck::cast_slice::<u64, u8>(&value)[..len];
+            assert_eq!(marked(bytes, len), Some(7), "{len}");
+            assert_eq!(marked(bytes, len + 8), None);
+        }
+    }
 
     #[test]
     fn every_byte_counts() {

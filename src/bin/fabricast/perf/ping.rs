@@ -9,7 +9,7 @@ use super::super::interrupt::Interrupt;
 use super::super::output::count;
 use super::super::setting::Setting;
 use super::arguments::{Arguments, FabricName, Mode};
-use super::echo::{Manner, PONG};
+use super::echo::{Manner, PONG, Received};
 use super::follow::Followers;
 use super::line::{Durations, Line, Seen};
 use super::measurement::{ATTEMPT, Measurement, name_beside};
@@ -210,9 +210,9 @@ impl Ping<'_> {
         self.publisher.publish(bytes.split_at(self.len).0)?;
         let mut wait = AnswerWait::default();
         loop {
-            match self.manner.receive(&mut self.subscriber, self.len) {
-                Ok(Some((_, marked))) => {
-                    match marked == Some(self.number) {
+            match self.manner.receive(&mut self.subscriber) {
+                Ok(Some(Received { number, len, .. })) => {
+                    match number == Some(self.number) && len == self.len {
                         true => self.seen.verified += 1,
                         false => self.seen.rejected += 1,
                     }

@@ -47,6 +47,11 @@ impl Process {
         Ok(Self { what, child, output: BufReader::new(output) })
     }
 
+    /// Its number.
+    pub(super) fn number(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Fails if it has ended.
     pub(super) fn check(&mut self) -> Result<(), Trouble> {
         match self.child.try_wait()? {

@@ -8,7 +8,7 @@ use super::super::interrupt::Interrupt;
 use super::arguments::{Arguments, FabricName};
 use super::line::Seen;
 use super::pattern;
-use super::probe::{AnswerWait, LOOKS};
+use super::probe::{AnswerWait, LOOKS, rest};
 use super::trouble::Trouble;
 
 /// The topic of the records.
@@ -80,6 +80,7 @@ pub(super) fn receive(
                     return Ok(false);
                 }
                 if unshown == 0 {
+                    rest();
                     continue;
                 }
             }

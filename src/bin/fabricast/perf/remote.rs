@@ -39,10 +39,6 @@ pub(super) fn topic(delivery: Delivery) -> &'static str {
 
 /// Receives for each measuring process in turn.
 pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Trouble> {
-    if arguments.stream.is_given() {
-        let sentence = "--delivery, --batch, --capacity and --lossy belong to the measuring process: omit them with --serve";
-        return Err(Failure::usage(sentence).into());
-    }
     let (interrupt, node) = answering(arguments, setting)?;
     let open = |delivery| {
         let listener = node.log_listener::<Raw>(topic(delivery)).delivery(delivery);
@@ -75,7 +71,7 @@ impl<'a> Remote<'a> {
         (node, publisher): (&Node, &LogPublisher<Raw>),
         address: &Address,
     ) -> Result<Self, Trouble> {
-        let topic = topic(measurement.arguments.stream.delivery());
+        let topic = topic(measurement.arguments.delivery());
         let target = format!("{address}/{RECEIVED}");
         let subscriber = measurement.meet(
             || publisher.pull_subscribers() + publisher.push_subscribers(),

@@ -118,7 +118,7 @@ impl Streams<'_> {
     /// Measures one size against a running process.
     fn connected(&self, shape: StreamSizes, address: &Address) -> Result<Line, Trouble> {
         let name = name_beside(address, "stream");
-        let (fabric, delivery) = (FabricName::of(address), self.0.arguments.stream.delivery());
+        let (fabric, delivery) = (FabricName::of(address), self.0.arguments.delivery());
         let node = self.0.setting.named_node(&name, fabric.rdma().as_ref())?;
         let mut records = self.publish(shape, &node, remote::topic(delivery))?;
         let mut remote = Remote::dial(&self.0, (&node, &records.publisher), address)?;
@@ -186,7 +186,7 @@ impl Streams<'_> {
         reader: u32,
         (address, ring): (&Address, &Ring),
     ) -> Result<Process, Trouble> {
-        let delivery = self.0.arguments.stream.delivery().to_string();
+        let delivery = self.0.arguments.delivery().to_string();
         let cpus = if reader == 0 { self.0.cpus.to_string() } else { "any".to_owned() };
         let mut command = command(self.0.setting, self.0.arguments.mode)?;
         command.args(["--drain", &address.to_string(), "--reader", &reader.to_string()]);

@@ -2,6 +2,7 @@
 //! mapped regions return to where they were. A process of its own, whose descriptors are counted.
 #![cfg(feature = "tokio")]
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -20,23 +21,41 @@ const TASKS: u64 = 4;
 /// Subscribers at once in the end.
 const CROWD: usize = 60;
 
-/// What a process holds: open descriptors, and mappings of shared memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Held {
-    descriptors: usize,
-    regions: usize,
-}
+/// What a process holds: how many descriptors of each kind, and how many mappings of each kind of shared memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Held(BTreeMap<String, usize>);
 
 impl Held {
     fn now() -> Self {
-        let descriptors = fs::read_dir("/proc/self/fd").expect("it is mounted").count();
+        let mut held = BTreeMap::new();
+        let mut add = |what: String| *held.entry(what).or_insert(0) += 1;
+        for entry in fs::read_dir("/proc/self/fd").expect("it is mounted").flatten() {
+            // The descriptor that reads the directory is gone by now.
+            let Ok(target) = fs::read_link(entry.path()) else { continue };
+            let target = target.to_string_lossy().into_owned();
+            add(format!("descriptor of {}", target.split(":[").next().unwrap_or(&target)));
+        }
         let maps = fs::read_to_string("/proc/self/maps").expect("it is mounted");
-        let is_shared = |line: &&str| line.split(' ').nth(1).is_some_and(|flags| flags.ends_with('s'));
-        Self { descriptors, regions: maps.lines().filter(is_shared).count() }
+        for line in maps.lines() {
+            let mut words = line.split_whitespace();
+            if words.nth(1).is_some_and(|flags| flags.ends_with('s')) {
+                add(format!("mapping of {}", words.nth(3).unwrap_or("no file")));
+            }
+        }
+        Self(held)
     }
 
-    fn is_within(self, before: Self) -> bool {
-        self.descriptors <= before.descriptors && self.regions <= before.regions
+    /// What it holds more of than before.
+    fn more_than(&self, before: &Self) -> BTreeMap<&str, (usize, usize)> {
+        let counts = self.0.iter().map(|(what, now)| (what, *before.0.get(what).unwrap_or(&0), *now));
+        counts
+            .filter(|(_, before, now)| now > before)
+            .map(|(what, before, now)| (&**what, (before, now)))
+            .collect()
+    }
+
+    fn descriptors(&self) -> usize {
+        self.0.iter().filter(|(what, _)| what.starts_with("descriptor")).map(|(_, count)| count).sum()
     }
 }
 
@@ -80,9 +99,28 @@ fn subscribers_that_come_and_go_leave_nothing_behind() {
     for mut builder in [Builder::new_current_thread(), Builder::new_multi_thread()] {
         let runtime =
             builder.worker_threads(2).max_blocking_threads(4).enable_all().build().expect("a runtime");
-        // It keeps the session between the two nodes.
-        let anchor =
-            subscribing.log_subscriber::<u64>("shm:p/log").timeout(PATIENCE).open().expect("a topic");
+        // They keep the session between the two nodes, and what each topic makes once, for the first subscriber that waits for it: the
+        // memory through which its publisher is told to wake somebody.
+        let anchors = (
+            subscribing
+                .state_subscriber::<u64>("shm:p/state")
+                .notices()
+                .timeout(PATIENCE)
+                .open()
+                .expect("a topic"),
+            subscribing
+                .log_subscriber::<u64>("shm:p/log")
+                .notices()
+                .timeout(PATIENCE)
+                .open()
+                .expect("a topic"),
+            subscribing
+                .table_subscriber::<u64, u64>("shm:p/table")
+                .notices()
+                .timeout(PATIENCE)
+                .open()
+                .expect("a topic"),
+        );
         run(&runtime, &subscribing, 64);
         let mut before = Held::now();
         wait_until("what the first have left behind to be gone", || {
@@ -93,28 +131,33 @@ fn subscribers_that_come_and_go_leave_nothing_behind() {
         let (began, received) = (now(), run(&runtime, &subscribing, cycles / 2));
         println!("{} cycles in {:?}, {received} values received", cycles / 2, began.elapsed());
         assert!(received > 0);
-        await_return("the cycles", before);
-        runtime.block_on(crowd(&subscribing, before));
-        await_return("the crowd", before);
-        drop(anchor);
+        await_return("the cycles", &before);
+        runtime.block_on(crowd(&subscribing, &before));
+        await_return("the crowd", &before);
+        drop(anchors);
     }
     stop.store(true, Ordering::Relaxed);
     publisher.join().expect("no panic");
 }
 
-/// Waits until a process holds no more than before.
+/// Waits until a process holds no more than before. The failure names what it holds more of: (before, now).
 #[track_caller]
-fn await_return(what: &str, before: Held) {
-    let mut held = Held::now();
-    wait_until(&format!("{held:?} to return to {before:?} after {what}"), || {
-        held = Held::now();
-        held.is_within(before)
-    });
-    println!("held before {what}: {before:?}, after: {held:?}");
+fn await_return(what: &str, before: &Held) {
+    let began = now();
+    loop {
+        let held = Held::now();
+        let more = held.more_than(before);
+        if more.is_empty() {
+            println!("after {what}: {} descriptors, {} before", held.descriptors(), before.descriptors());
+            return;
+        }
+        assert!(began.elapsed() < PATIENCE, "left behind by {what}: {more:?}; before: {before:?}");
+        std::thread::park_timeout(Duration::from_millis(1));
+    }
 }
 
 /// Attaches many subscribers at once, each with a wait of its own, and detaches all of them.
-async fn crowd(node: &Node, before: Held) {
+async fn crowd(node: &Node, before: &Held) {
     let mut all = Vec::new();
     for _ in 0..CROWD {
         let opened = node.log_subscriber::<u64>("shm:p/log").timeout(PATIENCE).open_async().await;
@@ -125,7 +168,7 @@ async fn crowd(node: &Node, before: Held) {
         }
         all.push(subscriber);
     }
-    assert!(Held::now().descriptors >= before.descriptors + 3 * CROWD);
+    assert!(Held::now().descriptors() >= before.descriptors() + 3 * CROWD);
 }
 
 /// Runs so many cycles in several tasks. Returns how many values were received.

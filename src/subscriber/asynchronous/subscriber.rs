@@ -60,11 +60,10 @@ const POLLS_MAX: u32 = 3;
 /// # Cost
 ///
 /// On the publisher's host a value wakes the task through a socket, as it does a [`WaitSet`](crate::WaitSet), and a task that waits costs
-/// nothing. A value that is there is received without a system call. Each takes three descriptors of its own, and one or two for
-/// the session with the publisher's node; for thousands of subscribers an [`AsyncWaitSet`](crate::AsyncWaitSet) takes them once.
-/// Over RDMA a subscriber with
-/// notices polls when one is due, others once in a millisecond. What a receive of the blocking subscriber waits for inside of one
-/// call, this one waits for too: the table of a feed that is read over RDMA takes a few round trips
+/// nothing. A value that is there is received without a system call. Each takes three descriptors of its own, and two for the session
+/// with its publisher's node; for thousands of subscribers an [`AsyncWaitSet`](crate::AsyncWaitSet) takes them once. Over RDMA a
+/// subscriber is woken by notices and by reads that complete, or polls once in a millisecond. What a receive of the blocking subscriber
+/// waits for inside of one call, this one waits for too: the table of a feed that is read over RDMA takes a few round trips
 /// ([`FeedSubscriber::try_update`](crate::FeedSubscriber::try_update)).
 ///
 /// Dropping the last handle of a [`Node`](crate::Node) blocks for up to 250 ms: keep another handle outside of the tasks, or drop it by
@@ -123,7 +122,7 @@ impl<S: Waitable> AsyncSubscriber<S> {
     /// [`Self::receive`] does not have.
     ///
     /// ```
-    /// use fabricast::{AnySubscriber, Node, Raw};
+    /// use fabricast::{AnySubscriber, Decoded, Node, Raw};
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let dir = tempfile::tempdir()?;
@@ -132,7 +131,7 @@ impl<S: Waitable> AsyncSubscriber<S> {
     /// # publisher.publish(&1.5)?;
     /// let mut any = node.any_subscriber::<Raw>("shm:plant/pressure").open_async().await?.into_async()?;
     /// let pressure = any.receive_with(AnySubscriber::try_receive_value).await?;
-    /// assert_eq!(pressure.value.to_string(), "1.5");
+    /// assert_eq!(pressure.value, Decoded::Value(1.5.into()));
     /// # Ok(())
     /// # }
     /// ```

@@ -24,11 +24,13 @@
 //!   [`LineReport`] says which is ahead, and what each lost.
 //! - Notices let a subscriber sleep until a value is published: enable them with `notices` of its builder. [`NoticePath`] says
 //!   how the subscriber is notified, [`NoticeCounts`] what has arrived.
-//! - A [`WaitSet`] waits for any number of subscribers on one thread.
+//! - A [`WaitSet`] waits for any number of subscribers, listeners and event queues on one thread. An [`IdleStrategy`] says how long a
+//!   wait polls before it sleeps.
 //! - A [`Listener`] reverses the connection: publishers dial the subscriber's node with [`Node::dial_subscriber`].
 //! - [`Payload`] defines how a type becomes bytes: any serde type, [`Pod`] for plain old data, [`Raw`] for bytes. A [`Schema`]
 //!   made from the type travels with the topic, so programs that do not know the type can decode it.
-//! - [`Event`]s report sessions, subscribers and failures. They go to an [`EventSink`], by default the log.
+//! - [`Event`]s report sessions, subscribers and failures. They go to an [`EventSink`], by default the log; an
+//!   [`EventQueue`] holds them for a program that waits for them.
 //! - Each operation has its own error type; [`Error`] holds any of them, for `main`.
 //! - [`limits`] lists the bounds that programs need to know.
 //!
@@ -128,10 +130,10 @@ pub use metrics::{Counter, Unit};
 #[cfg(feature = "tokio")]
 pub use node::AsyncListener;
 pub use node::{
-    DialError, Directory, DirectoryError, FeedLinesBuilder, FeedPublisherBuilder, FeedSubscriberBuilder,
-    LinesBuilder, Listener, ListenerBuilder, Node, NodeBuilder, NodeError, PersistentBuilder,
-    PersistentFeedBuilder, ProgressListing, PublisherBuilder, SubscriberBuilder, SubscriberList,
-    SubscriberListing, TopicListing,
+    DialError, Directory, DirectoryError, EventQueue, FeedLinesBuilder, FeedPublisherBuilder,
+    FeedSubscriberBuilder, LinesBuilder, Listener, ListenerBuilder, Node, NodeBuilder, NodeError,
+    PersistentBuilder, PersistentFeedBuilder, ProgressListing, PublisherBuilder, SubscriberBuilder,
+    SubscriberList, SubscriberListing, TopicListing,
 };
 pub use notice::NoticeCounts;
 pub use payload::{
@@ -148,10 +150,10 @@ pub use repository::state::StateTopic;
 pub use repository::table::TableTopic;
 pub use subscriber::{
     AnySubscriber, Arbitrated, AttachError, Change, Changes, FeedEvent, FeedLines, FeedSubscriber,
-    FeedUpdate, GrantError, LineReport, Lines, LogSubscriber, NoticePath, Persistent, PublisherClock,
-    ReceiveError, RecordUpdate, Renewable, Sample, SampleRef, Samples, Snapshot, SnapshotEntry,
-    StateSubscriber, Subscribed, Subscriber, SubscriberError, TableSubscriber, TopicKind, ValueUpdate,
-    WaitSet, Waitable,
+    FeedUpdate, GrantError, IdleStrategy, LineReport, Lines, LogSubscriber, NoticePath, Persistent,
+    PublisherClock, ReceiveError, RecordUpdate, Renewable, Sample, SampleRef, Samples, Snapshot,
+    SnapshotEntry, StateSubscriber, Subscribed, Subscriber, SubscriberError, TableSubscriber, TopicKind,
+    ValueUpdate, WaitSet, Waitable,
 };
 #[cfg(feature = "tokio")]
 pub use subscriber::{AsyncError, AsyncReceive, AsyncSubscriber, AsyncWaitSet};

@@ -91,6 +91,8 @@ pub const SEQUENCE_AFTER_MAX: u64 = 1 << 48;
 pub const TOPICS_MAX: usize = 4096;
 /// Sessions that one node serves at a time.
 pub const SESSIONS_MAX: usize = 1024;
+/// Events that an [`EventQueue`](crate::EventQueue) holds.
+pub const EVENTS_QUEUED_MAX: usize = 4096;
 /// Publishers that have dialled one node, waiting or accepted, at a time.
 pub const INVITED_SESSIONS_MAX: usize = 256;
 /// Attachments of one session.

@@ -17,8 +17,8 @@ use crate::repository::feed::FeedRecord;
 use crate::repository::log::{LogStart, LogTopic};
 use crate::repository::table::TableTopic;
 use crate::subscriber::{
-    FeedSubscriber, GrantError, LogSubscriber, Persistent, Position, Subscribed, SubscriberError,
-    TableSubscriber,
+    FeedSubscriber, GrantError, IdleStrategy, LogSubscriber, Persistent, Position, Subscribed,
+    SubscriberError, TableSubscriber,
 };
 
 /// Attempts to open log and table of one incarnation.
@@ -231,6 +231,11 @@ where
         Self { settings: self.settings.deadline(deadline), ..self }
     }
 
+    /// Sets how a receive that waits uses its processor: see [`SubscriberBuilder::idle`].
+    pub fn idle(self, idle: IdleStrategy) -> Self {
+        Self { settings: self.settings.idle(idle), ..self }
+    }
+
     /// Sets how long each answer of the publisher's node may take: see [`SubscriberBuilder::timeout`].
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { settings: self.settings.timeout(timeout), ..self }
@@ -264,6 +269,11 @@ where
     /// subscriptions.
     pub fn persistent(self) -> PersistentFeedBuilder<'a, K, R, V> {
         PersistentFeedBuilder(self)
+    }
+
+    /// How it waits.
+    pub(super) fn idle_set(&self) -> IdleStrategy {
+        self.settings.terms.idle
     }
 
     /// The deadline that was set.

@@ -13,8 +13,8 @@ use super::{Node, SubscriberBuilder};
 use crate::fabric::Target;
 use crate::limits;
 use crate::subscriber::{
-    Arbitrated, FeedLine, FeedLines, LineSet, LineSource, Lines, Position, Subscribed, SubscriberError,
-    SubscriberHandle,
+    Arbitrated, FeedLine, FeedLines, LineSet, LineSettings, LineSource, Lines, Position, Subscribed,
+    SubscriberError, SubscriberHandle,
 };
 
 impl<'a, S: Subscribed> SubscriberBuilder<'a, S> {
@@ -75,27 +75,27 @@ where
         let deadline = terms.deadline.take();
         let targets = checked(std::iter::once(place).chain(others))?;
         let begins_ahead = terms.options.begins_with_newest();
+        let settings = LineSettings { begins_ahead, gap_timeout, idle: terms.idle };
         let opening = |target| TopicReopening::<S> { target, terms, samples: samples.clone() };
         let lines = targets.into_iter().map(opening).collect();
-        Ok((node, LinesOpening { lines, begins_ahead, gap_timeout, deadline }))
+        Ok((node, LinesOpening { lines, settings, deadline }))
     }
 }
 
 /// What it takes to open several lines.
 pub(super) struct LinesOpening<O> {
     lines: Vec<O>,
-    begins_ahead: bool,
-    gap_timeout: Duration,
+    settings: LineSettings,
     /// Of all lines together.
     deadline: Option<Duration>,
 }
 
 impl<O: Reopen<Handle: LineSource>> LinesOpening<O> {
     fn open_set(self, node: &Node) -> Result<(LineSet<O::Handle>, Option<Duration>), SubscriberError> {
-        let Self { lines, begins_ahead, gap_timeout, deadline } = self;
+        let Self { lines, settings, deadline } = self;
         let lines = persistent_lines(node, lines)?;
         let clock = Arc::clone(&node.core().clock);
-        Ok((LineSet::new(lines, clock, (begins_ahead, gap_timeout)), deadline))
+        Ok((LineSet::new(lines, clock, settings), deadline))
     }
 }
 
@@ -172,6 +172,7 @@ where
     ) -> Result<(&'a Node, LinesOpening<FeedLineReopening<K, R, V>>), SubscriberError> {
         let Self { builder, others, gap_timeout } = self;
         let deadline = builder.deadline_set();
+        let settings = LineSettings { begins_ahead: true, gap_timeout, idle: builder.idle_set() };
         let (node, first) = builder.opening()?;
         if first.is_conflated() {
             return Err(SubscriberError::Conflated);
@@ -179,7 +180,7 @@ where
         let targets = checked(std::iter::once(Ok(first.target().clone())).chain(others))?;
         let lines = targets.into_iter().map(|target| Ok(FeedLineReopening(first.at(target)?)));
         let lines = lines.collect::<Result<_, SubscriberError>>()?;
-        Ok((node, LinesOpening { lines, begins_ahead: true, gap_timeout, deadline }))
+        Ok((node, LinesOpening { lines, settings, deadline }))
     }
 }
 

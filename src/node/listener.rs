@@ -3,6 +3,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
 use super::Node;
 use super::backlog::Backlog;
 use super::core::NodeCore;
@@ -12,7 +14,9 @@ use super::terms::{ListenerBuilder, Terms};
 use crate::clock::saturate;
 use crate::id::TopicName;
 use crate::payload::Schema;
-use crate::subscriber::{AttachError, Subscribed, SubscriberError};
+use crate::subscriber::{
+    AttachError, Condition, Membership, Subscribed, SubscriberError, Waitable, WaitableHandle, Waiter,
+};
 
 /// Accepts publishers of a topic that dial this node with [`Node::dial_subscriber`]. Each accepted publisher yields a subscriber,
 /// which behaves like one that dialled.
@@ -55,6 +59,8 @@ use crate::subscriber::{AttachError, Subscribed, SubscriberError};
 /// A log subscriber with the default start receives every record published after [`Node::dial_subscriber`] returns.
 pub struct Listener<S: Subscribed> {
     accepting: Accepting<S>,
+    /// What waits for it among others.
+    membership: Mutex<Option<Arc<Membership>>>,
     // Dropped in this order.
     backlog: Arc<Backlog>,
     node: Node,
@@ -85,7 +91,8 @@ impl<S: Subscribed> ListenerBuilder<'_, S> {
         check_runs(core, &topic)?;
         let opened = node.backlogs().open(&topic, saturate(terms.timeout))?;
         let backlog = opened.ok_or_else(|| SubscriberError::AlreadyListening { topic: topic.clone() })?;
-        Ok(Listener { accepting: Accepting { terms, expected, topic }, backlog, node: node.clone() })
+        let accepting = Accepting { terms, expected, topic };
+        Ok(Listener { accepting, membership: Mutex::default(), backlog, node: node.clone() })
     }
 }
 
@@ -110,6 +117,7 @@ impl<S: Subscribed> Listener<S> {
             }
             let left_ns = deadline_ns.saturating_sub(clock.monotonic_ns());
             if left_ns == 0 {
+                self.rest();
                 return Ok(None);
             }
             clock.pause_until(self.backlog.ready.wait_handle(), Duration::from_nanos(left_ns));
@@ -132,6 +140,15 @@ impl<S: Subscribed> Listener<S> {
             return Err(error);
         }
         Ok(None)
+    }
+
+    /// Tells its waiter that no publisher waits to be accepted.
+    fn rest(&self) {
+        if let Some(membership) = &*self.membership.lock() {
+            membership.rest(Condition::Told);
+            // Last: it may be readable already.
+            membership.watch(self.as_fd());
+        }
     }
 
     /// Returns what a thread needs to attach to a publisher that has dialled.
@@ -170,6 +187,14 @@ fn check_runs(core: &NodeCore, topic: &TopicName) -> Result<(), SubscriberError>
 impl<S: Subscribed> AsFd for Listener<S> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.backlog.ready.wait_handle()
+    }
+}
+
+impl<S: Subscribed> Waitable for Listener<S> {}
+
+impl<S: Subscribed> WaitableHandle for Listener<S> {
+    fn enter(&mut self, waiter: Option<(&Arc<Waiter>, usize)>) {
+        *self.membership.get_mut() = waiter.map(|(waiter, key)| waiter.add(key));
     }
 }
 

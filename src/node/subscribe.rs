@@ -227,6 +227,7 @@ impl<O: Copy + Into<KindOptions>> Terms<O> {
                 let mut subscription = Subscription::new(granted, source, Arc::new(attachment), clock);
                 listening.into_iter().for_each(|it| subscription.listen(it));
                 subscription.expect_within(self.deadline);
+                subscription.spin_ns = self.idle.spin_ns();
                 progress.into_iter().for_each(|it| subscription.report(it));
                 Ok(subscription)
             }

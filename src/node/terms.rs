@@ -6,7 +6,7 @@ use super::Node;
 use crate::fabric::Target;
 use crate::id::{Delivery, Kind, SlowPolicy, TopicName};
 use crate::limits;
-use crate::subscriber::{Subscribed, SubscriberError};
+use crate::subscriber::{IdleStrategy, Subscribed, SubscriberError};
 
 /// What a subscriber requests, whichever side dialled.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +23,8 @@ pub(super) struct Terms<O> {
     pub(super) notices: bool,
     /// After which time without a value that is reported.
     pub(super) deadline: Option<Duration>,
+    /// How it waits.
+    pub(super) idle: IdleStrategy,
     /// What happens when it is slow.
     pub(super) slow: SlowPolicy,
     /// Whether it reports its progress even if nothing depends on it.
@@ -60,6 +62,7 @@ impl<'a, S: Subscribed, P> SubscriberBuilder<'a, S, P> {
             region_len_max: limits::SUBSCRIBED_LEN_MAX_DEFAULT,
             notices: false,
             deadline: None,
+            idle: IdleStrategy::default(),
             slow: SlowPolicy::Lap,
             progress: false,
         };
@@ -137,6 +140,13 @@ impl<'a, S: Subscribed, P> SubscriberBuilder<'a, S, P> {
     /// ```
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.terms.deadline = Some(deadline);
+        self
+    }
+
+    /// Sets how a receive that waits uses its processor until there is a value; by default it polls for 20 microseconds and then sleeps.
+    /// It has no effect on subscribers that are awaited or that a [`WaitSet`](crate::WaitSet) waits for.
+    pub fn idle(mut self, idle: IdleStrategy) -> Self {
+        self.terms.idle = idle;
         self
     }
 

@@ -495,6 +495,7 @@ mod dialling;
 mod ended;
 mod feed;
 mod feed_lines;
+mod idle;
 mod line_epochs;
 mod lines;
 mod log;

@@ -18,9 +18,6 @@ use crate::repository::{
     Arrival, Fetch, Finding, ReadFailure, Reader, SubscriberStats, Taken, Verdict, Verified, WriteOrder,
 };
 
-/// How long a blocking receive spins before it yields the processor, ns.
-const SPIN_NS: u64 = 20_000;
-
 /// The part of a subscriber common to all kinds of topic: reads values in place or fetches them, follows notices, and reports
 /// losses and the end in order.
 pub(crate) struct Core<R: Reader> {
@@ -208,7 +205,7 @@ impl<R: Reader> Core<R> {
 
     /// Waits before the next poll: spins first, and then pauses, at most until `timeout`.
     pub(super) fn wait(&mut self, waited_ns: u64, timeout: Duration) -> Result<(), FabricError> {
-        if waited_ns < SPIN_NS {
+        if waited_ns < self.subscription.spin_ns {
             std::hint::spin_loop();
             return Ok(());
         }

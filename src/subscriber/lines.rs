@@ -21,7 +21,7 @@ use crate::clock::{Clock, saturate};
 use crate::id::{Epoch, Sequence};
 use crate::payload::{Decoded, Raw};
 pub use line::LineReport;
-pub(crate) use set::LineSet;
+pub(crate) use set::{LineSet, LineSettings};
 pub(crate) use source::LineSource;
 
 /// A subscriber of several publishers of the same values, its *lines*: two hosts that publish the same feed, for example (the A and

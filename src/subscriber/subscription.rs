@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::notices::{NoticePath, NoticeSource, NoticeSubscription};
 use super::progress::ProgressReport;
 use super::waiter::{Membership, Waiter, Watched};
-use super::{Deadline, PublisherClock, ReceiveError};
+use super::{Deadline, IdleStrategy, PublisherClock, ReceiveError};
 use crate::chain::ErrorChain;
 use crate::clock::Clock;
 use crate::control::ControlError;
@@ -37,6 +37,8 @@ pub(crate) struct Subscription {
     pub(super) deadline: Option<Deadline>,
     /// Reports how far it is.
     pub(super) progress: Option<ProgressReport>,
+    /// How long a receive that waits polls before it sleeps, ns.
+    pub(crate) spin_ns: u64,
     /// The longest sleep until the publisher wakes this subscriber.
     sleep_max: Duration,
     /// The sequence in the hot line when it last prevented a sleep, and the last one received then.
@@ -215,6 +217,7 @@ impl Subscription {
             notice_source: None,
             deadline: None,
             progress: None,
+            spin_ns: IdleStrategy::default().spin_ns(),
             sleep_max: Duration::from_nanos(limits::WAKE_WORD_SLEEP_NS),
             claim: None,
             attachment,

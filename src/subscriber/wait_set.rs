@@ -9,7 +9,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::lines::{Arbitrated, Lines};
 use super::persistent::Persistent;
 use super::waiter::{Membership, Waiter};
-use super::{FeedLines, Renewable};
+use super::{FeedLines, IdleStrategy, Renewable};
 use crate::fabric::FabricError;
 
 /// Waits for any number of subscribers at once, of any kind of topic and of any nodes and fabrics, on one thread.
@@ -59,15 +59,16 @@ use crate::fabric::FabricError;
 /// Send, not Sync: it may be sent to another thread, and waits on one at a time.
 pub struct WaitSet {
     waiter: Arc<Waiter>,
+    idle: IdleStrategy,
     ready: Vec<usize>,
 }
 
-/// A subscriber that a [`WaitSet`] can wait for: any of a topic, a table or a feed, also a [`Persistent`] one, and [`Lines`] or
-/// [`FeedLines`]. This trait is sealed.
+/// What a [`WaitSet`] can wait for: any subscriber of a topic, a table or a feed, also a [`Persistent`] one, [`Lines`] or [`FeedLines`]; a
+/// [`Listener`](crate::Listener), an [`EventQueue`](crate::EventQueue). This trait is sealed.
 #[expect(private_bounds, reason = "the trait is sealed by it")]
 pub trait Waitable: WaitableHandle {}
 
-/// What a waiter needs of a subscriber.
+/// What a waiter needs of what it waits for.
 pub(crate) trait WaitableHandle {
     /// Lets this waiter wait for it, under this key; without one, no waiter any more.
     fn enter(&mut self, waiter: Option<(&Arc<Waiter>, usize)>);
@@ -80,7 +81,13 @@ impl WaitSet {
     ///
     /// [`FabricError::System`] when the process or the host is out of descriptors.
     pub fn new() -> Result<Self, FabricError> {
-        Ok(Self { waiter: Waiter::new()?, ready: Vec::new() })
+        Ok(Self { waiter: Waiter::new()?, idle: IdleStrategy::Wait, ready: Vec::new() })
+    }
+
+    /// Sets how [`Self::wait`] uses its processor until a subscriber is ready; by default it sleeps at once. While it polls, each look
+    /// costs as much as the set has subscribers.
+    pub fn idle(self, idle: IdleStrategy) -> Self {
+        Self { idle, ..self }
     }
 
     /// Relies on wake-ups only, for tests of them.
@@ -114,7 +121,7 @@ impl WaitSet {
     ///
     /// [`FabricError::System`] when the operating system refuses to wait.
     pub fn wait(&mut self, timeout: Duration) -> Result<&[usize], FabricError> {
-        self.waiter.wait(timeout, &mut self.ready)?;
+        self.waiter.wait(timeout, self.idle.spin_ns(), &mut self.ready)?;
         Ok(&self.ready)
     }
 

@@ -136,15 +136,24 @@ impl Waiter {
         self.poller.wait_handle()
     }
 
-    /// Waits until a member is ready, up to `timeout`. Adds the keys of those that are, each once.
-    pub(crate) fn wait(&self, timeout: Duration, keys: &mut Vec<usize>) -> Result<(), FabricError> {
+    /// Waits until a member is ready, up to `timeout`; it polls for `spin_ns` before it sleeps. Replaces `keys` by those of the members
+    /// that are, each once.
+    pub(crate) fn wait(
+        &self,
+        timeout: Duration,
+        spin_ns: u64,
+        keys: &mut Vec<usize>,
+    ) -> Result<(), FabricError> {
         let began_ns = SystemClock.monotonic_ns();
         loop {
             let now_ns = SystemClock.monotonic_ns();
-            let left = timeout.saturating_sub(Duration::from_nanos(now_ns.saturating_sub(began_ns)));
-            let sleep = match self.prepare(now_ns) {
-                Some(sleep) => sleep.min(left),
-                None => Duration::ZERO,
+            let waited_ns = now_ns.saturating_sub(began_ns);
+            let left = timeout.saturating_sub(Duration::from_nanos(waited_ns));
+            let sleep = if waited_ns < spin_ns {
+                self.poll(now_ns);
+                Duration::ZERO
+            } else {
+                self.prepare(now_ns).map_or(Duration::ZERO, |sleep| sleep.min(left))
             };
             let mut woken = BTreeSet::new();
             let waited = self.poller.wait(sleep, &mut woken);
@@ -204,6 +213,15 @@ impl Waiter {
         }
         let due_ns = state.looks.first().map_or(u64::MAX, |(due_ns, _)| *due_ns).min(state.look_at_all_ns);
         Some(Duration::from_nanos(due_ns.saturating_sub(now_ns)))
+    }
+
+    /// Looks at all members, without a request to wake them.
+    fn poll(&self, now_ns: u64) {
+        let mut state = self.state.lock();
+        self.watch_channels(&mut state);
+        state.schedule();
+        state.look_at_all();
+        state.look(now_ns);
     }
 
     /// Marks the members that were woken.
@@ -415,6 +433,15 @@ impl WaiterState {
         }
     }
 
+    /// Has members looked at in time, without arming them.
+    fn schedule(&mut self) {
+        let Self { resting, looks, .. } = self;
+        resting.retain(|member| {
+            looks.extend(member.look_ns().map(|due_ns| (due_ns, member.token())));
+            member.is_woken()
+        });
+    }
+
     /// Looks at the members that are due, and from time to time at all.
     fn look(&mut self, now_ns: u64) {
         if now_ns >= self.look_at_all_ns {
@@ -491,10 +518,10 @@ mod tests {
         let membership = waiter.add(7);
         membership.rest(Condition::Told);
         let mut keys = Vec::new();
-        waiter.wait(Duration::ZERO, &mut keys).unwrap();
+        waiter.wait(Duration::ZERO, 0, &mut keys).unwrap();
         assert!(keys.is_empty());
         membership.rest_anew(SystemClock.monotonic_ns() + 1_000_000);
-        waiter.wait(Duration::from_secs(3600), &mut keys).unwrap();
+        waiter.wait(Duration::from_secs(3600), 0, &mut keys).unwrap();
         assert_eq!(keys, [7]);
     }
 

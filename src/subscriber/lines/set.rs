@@ -12,10 +12,18 @@ use crate::limits;
 use crate::repository::{Arbiter, GoneKey};
 use crate::subscriber::persistent::{Persistent, SEEK_PAUSE};
 use crate::subscriber::subscription::PAUSE;
-use crate::subscriber::{ReceiveError, Renewable, Sample};
+use crate::subscriber::{IdleStrategy, ReceiveError, Renewable, Sample};
 
-/// How long a receive spins before it pauses between polls, ns.
-const SPIN_NS: u64 = 20_000;
+/// How several lines are received.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LineSettings {
+    /// It begins after the last value of the line that is ahead, otherwise of the one behind.
+    pub(crate) begins_ahead: bool,
+    /// How long a missing record is awaited.
+    pub(crate) gap_timeout: Duration,
+    /// How a receive waits.
+    pub(crate) idle: IdleStrategy,
+}
 
 /// Several publishers of the same values, and what was received of all of them.
 pub(crate) struct LineSet<S: LineSource + Renewable> {
@@ -39,17 +47,15 @@ pub(crate) struct LineSet<S: LineSource + Renewable> {
     /// Since when values are missing that a line may still bring, ns of the clock.
     gap_since_ns: Option<u64>,
     gap_timeout_ns: u64,
+    /// How long a receive that waits polls before it pauses, ns.
+    spin_ns: u64,
     missing: u64,
     damages: Damages,
 }
 
 impl<S: LineSource + Renewable> LineSet<S> {
-    /// Receives from these lines. It begins after the last value of the line that is ahead, or of the one behind.
-    pub(crate) fn new(
-        lines: Vec<Persistent<S>>,
-        clock: Arc<dyn Clock>,
-        (begins_ahead, gap_timeout): (bool, Duration),
-    ) -> Self {
+    /// Receives from these lines.
+    pub(crate) fn new(lines: Vec<Persistent<S>>, clock: Arc<dyn Clock>, settings: LineSettings) -> Self {
         let lines: Vec<_> = lines.into_iter().map(Line::new).collect();
         let mut set = Self {
             lines,
@@ -63,11 +69,12 @@ impl<S: LineSource + Renewable> LineSet<S> {
             has_removed: false,
             has_more: false,
             gap_since_ns: None,
-            gap_timeout_ns: saturate(gap_timeout),
+            gap_timeout_ns: saturate(settings.gap_timeout),
+            spin_ns: settings.idle.spin_ns(),
             missing: 0,
             damages: Damages::default(),
         };
-        set.begin(begins_ahead);
+        set.begin(settings.begins_ahead);
         set
     }
 
@@ -353,7 +360,7 @@ impl<S: LineSource + Renewable> LineSet<S> {
                     None => {}
                 }
             }
-            _ if waited_ns < SPIN_NS => std::hint::spin_loop(),
+            _ if waited_ns < self.spin_ns => std::hint::spin_loop(),
             _ => self.clock.pause(PAUSE.min(left)),
         }
         Ok(())

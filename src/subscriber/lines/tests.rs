@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::line::LineReport;
-use super::set::LineSet;
+use super::set::{LineSet, LineSettings};
 use super::source::LineSource;
 use crate::clock::Clock;
 use crate::fabric::{FabricError, KeyedWaker, Target};
@@ -17,7 +17,8 @@ use crate::repository::{Arbiter, Arrival, Reader, Verdict};
 use crate::subscriber::offer::Offer;
 use crate::subscriber::waiter::Membership;
 use crate::subscriber::{
-    Persistent, Position, ReceiveError, Renewable, RenewableHandle, Sample, Seek, SubscriberError,
+    IdleStrategy, Persistent, Position, ReceiveError, Renewable, RenewableHandle, Sample, Seek,
+    SubscriberError,
 };
 use crate::testkit::clock::VirtualClock;
 
@@ -201,7 +202,12 @@ fn set() -> (LineSet<Scripted>, [Script; 2]) {
         Persistent::new(Err(error), Box::new(seek))
     };
     let lines = scripts.iter().zip(["shm:a/t", "shm:b/t"]).map(persistent).collect();
-    (LineSet::new(lines, clock, (false, Duration::from_millis(100))), scripts)
+    let settings = LineSettings {
+        begins_ahead: false,
+        gap_timeout: Duration::from_millis(100),
+        idle: IdleStrategy::default(),
+    };
+    (LineSet::new(lines, clock, settings), scripts)
 }
 
 /// Receives the next record, or why there is none, if there is something after the duplicates.

@@ -106,6 +106,11 @@ impl Member {
         drop(before);
     }
 
+    /// Whether its publisher wakes it, once it is armed.
+    pub(super) fn is_woken(&self) -> bool {
+        matches!(&*self.condition.lock(), Condition::Values { by: WokenBy::Slot(..), .. })
+    }
+
     /// Tells its publisher that somebody waits. Whether that demands a barrier.
     pub(super) fn arm(&self) -> bool {
         match &*self.condition.lock() {

@@ -1,7 +1,7 @@
 use std::fmt;
 
 use crate::chain::ErrorChain;
-use crate::fabric::AddressError;
+use crate::fabric::{AddressError, FabricError};
 use crate::id::NameError;
 use crate::inspect::InspectError;
 use crate::node::{DialError, DirectoryError, NodeError};
@@ -53,6 +53,9 @@ pub enum Error {
     /// A value could not be encoded.
     #[error(transparent)]
     Encode(#[from] EncodeError),
+    /// A set of subscribers, or a queue of events, could not be made or waited for.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
     /// Subscribers have not received the end of a topic.
     #[error(transparent)]
     Finish(#[from] FinishError),

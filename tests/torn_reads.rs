@@ -17,6 +17,7 @@ use std::time::Duration;
 use fabricast::{Delivery, Node, Raw, ReceiveError, StatePublisher, StateSubscriber};
 use parking_lot::Mutex;
 
+#[cfg(not(fabricast_skip_check))]
 use self::support::long::is_long;
 use self::support::pattern::{Pattern, is_whole};
 use self::support::peer::Peer;

@@ -200,7 +200,7 @@ impl<S: Arbitrated> Waitable for Lines<S> {}
 
 impl<S: Arbitrated> WaitableHandle for Lines<S> {
     fn enter(&mut self, waiter: Option<(&Arc<Waiter>, usize)>) {
-        self.set.each_line(|line| line.enter(waiter));
+        self.set.enter(waiter);
     }
 }
 
@@ -219,6 +219,6 @@ where
     V: Serialize + DeserializeOwned + Send + 'static,
 {
     fn enter(&mut self, waiter: Option<(&Arc<Waiter>, usize)>) {
-        self.set.each_line(|line| line.enter(waiter));
+        self.set.enter(waiter);
     }
 }

@@ -165,6 +165,17 @@ impl Waiter {
         }
     }
 
+    /// Waits until a member may be ready, up to `timeout` by this clock, for a program that then polls all members.
+    pub(crate) fn pause(&self, clock: &dyn Clock, timeout: Duration) -> Result<(), FabricError> {
+        if let Some(sleep) = self.prepare(clock.monotonic_ns()) {
+            clock.pause_until(self.wait_handle(), sleep.min(timeout));
+        }
+        let mut woken = BTreeSet::new();
+        let waited = self.poller.wait(Duration::ZERO, &mut woken);
+        self.collect(&woken);
+        waited
+    }
+
     /// Prepares for a wait by other means at [`Self::wait_handle`]. Adds the keys of the members that are ready; if there are none,
     /// the handle becomes readable when one may be.
     pub(crate) fn arm(&self, keys: &mut Vec<usize>) -> Result<(), FabricError> {

@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 
 use super::*;
 use crate::event::Event;
+use crate::id::Epoch;
 use crate::node::EventQueue;
 use crate::subscriber::{IdleStrategy, WaitSet, Waitable};
 
@@ -76,6 +77,46 @@ fn set_that_spins_sees_values_deadlines_and_ends() {
     assert!(matches!(next(), Err(ReceiveError::Ended { .. })));
     let mut empty = WaitSet::new().unwrap().idle(IdleStrategy::Spin);
     assert!(!sleeps_in(|| assert!(empty.wait(WAIT).unwrap().is_empty())));
+}
+
+#[test]
+fn lines_that_wait_sleep_until_one_has_something_new() {
+    let dir = tempfile::tempdir().unwrap();
+    let nodes = ["a", "b"].map(|name| super::node(&dir, name));
+    let open = |node: &Node| node.log_publisher::<u64>("t").epoch(Epoch::new(5).unwrap()).open().unwrap();
+    let mut publishers = nodes.each_ref().map(open);
+    let node = anonymous(&dir);
+    let builder = node.log_subscriber::<u64>("shm:a/t").timeout(TIMEOUT).lines(["shm:b/t"]);
+    let mut lines = builder.open().unwrap();
+    assert!(lines.receive_timeout(10 * WAIT).unwrap().is_none());
+    // It would be 10,000 a second without wake-ups.
+    let (before, silence) = (sleeps(), Duration::from_secs(1));
+    assert!(lines.receive_timeout(silence).unwrap().is_none());
+    let slept = sleeps() - before;
+    assert!(slept < 200, "{slept} times");
+    let (published, receives) = std::sync::mpsc::channel();
+    let publishing = std::thread::spawn(move || {
+        for value in 1..=20_u64 {
+            let publisher = &mut publishers[(value % 2) as usize];
+            // The other one is a record behind, and repeats it afterwards.
+            publisher.publish(&value).unwrap();
+            receives.recv_timeout(TIMEOUT).unwrap();
+            publishers[((value + 1) % 2) as usize].publish(&value).unwrap();
+        }
+        publishers
+    });
+    for value in 1..=20 {
+        let record = lines.receive_timeout(TIMEOUT).unwrap().expect("it is woken");
+        assert_eq!(record.value, value);
+        published.send(()).unwrap();
+    }
+    drop(publishing.join().unwrap());
+    // A set of the program takes over, and gives them back.
+    let mut set = WaitSet::new().unwrap();
+    set.add(&mut lines, 0);
+    await_ready(&mut set);
+    drop(set);
+    assert!(lines.receive_timeout(WAIT).unwrap().is_none());
 }
 
 /// Whether a descriptor is readable.

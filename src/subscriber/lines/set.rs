@@ -1,5 +1,5 @@
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::damage::Damages;
@@ -12,6 +12,7 @@ use crate::limits;
 use crate::repository::{Arbiter, GoneKey};
 use crate::subscriber::persistent::{Persistent, SEEK_PAUSE};
 use crate::subscriber::subscription::PAUSE;
+use crate::subscriber::waiter::Waiter;
 use crate::subscriber::{IdleStrategy, ReceiveError, Renewable, Sample};
 
 /// How several lines are received.
@@ -25,10 +26,22 @@ pub(crate) struct LineSettings {
     pub(crate) idle: IdleStrategy,
 }
 
+/// What waits for the lines.
+#[derive(Debug)]
+enum Waiting {
+    /// Nothing yet.
+    Nowhere,
+    /// A blocking receive.
+    Here(Arc<Waiter>),
+    /// A set of the program.
+    Elsewhere(Weak<Waiter>),
+}
+
 /// Several publishers of the same values, and what was received of all of them.
 pub(crate) struct LineSet<S: LineSource + Renewable> {
     lines: Vec<Line<S>>,
     clock: Arc<dyn Clock>,
+    waiting: Waiting,
     /// Exists from the first publisher on.
     arbiter: Option<Box<dyn Arbiter>>,
     /// What the lines have in common that are received.
@@ -60,6 +73,7 @@ impl<S: LineSource + Renewable> LineSet<S> {
         let mut set = Self {
             lines,
             clock,
+            waiting: Waiting::Nowhere,
             arbiter: None,
             identity: None,
             turn: 0,
@@ -361,9 +375,31 @@ impl<S: LineSource + Renewable> LineSet<S> {
                 }
             }
             _ if waited_ns < self.spin_ns => std::hint::spin_loop(),
-            _ => self.clock.pause(PAUSE.min(left)),
+            _ => self.sleep(left)?,
         }
         Ok(())
+    }
+
+    /// Sleeps until a line may have something new.
+    fn sleep(&mut self, left: Duration) -> Result<(), ReceiveError> {
+        match &self.waiting {
+            Waiting::Elsewhere(waiter) if waiter.strong_count() > 0 => self.clock.pause(PAUSE.min(left)),
+            Waiting::Here(waiter) => waiter.pause(self.clock.as_ref(), left)?,
+            Waiting::Nowhere | Waiting::Elsewhere(_) => {
+                let waiter = Waiter::new()?;
+                self.each_line(|line| line.join(Some(waiter.add(0))));
+                // The lines are polled once more before it sleeps.
+                self.waiting = Waiting::Here(waiter);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets a waiter of the program wait for the lines, under this key, or no waiter any more.
+    pub(crate) fn enter(&mut self, waiter: Option<(&Arc<Waiter>, usize)>) {
+        let elsewhere = |(waiter, _)| Waiting::Elsewhere(Arc::downgrade(waiter));
+        self.waiting = waiter.map_or(Waiting::Nowhere, elsewhere);
+        self.each_line(|line| line.join(waiter.map(|(waiter, key)| waiter.add(key))));
     }
 
     /// Returns how often lines have attached to a publisher since they were opened.

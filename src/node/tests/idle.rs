@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 
+use super::node as open_node;
 use super::*;
 use crate::event::Event;
 use crate::id::Epoch;
@@ -82,7 +83,7 @@ fn set_that_spins_sees_values_deadlines_and_ends() {
 #[test]
 fn lines_that_wait_sleep_until_one_has_something_new() {
     let dir = tempfile::tempdir().unwrap();
-    let nodes = ["a", "b"].map(|name| super::node(&dir, name));
+    let nodes = ["a", "b"].map(|name| open_node(&dir, name));
     let open = |node: &Node| node.log_publisher::<u64>("t").epoch(Epoch::new(5).unwrap()).open().unwrap();
     let mut publishers = nodes.each_ref().map(open);
     let node = anonymous(&dir);

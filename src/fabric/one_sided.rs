@@ -72,6 +72,11 @@ pub(crate) trait RemoteWrite: Debug + Send {
     /// Returns how writes become visible at the peer.
     fn placement(&self) -> Placement;
 
+    /// Returns the peer's memory itself, if it is mapped, for words that only this process's node writes there.
+    fn mapped(&self) -> Option<&Arc<Region>> {
+        None
+    }
+
     /// Returns a handle that ends this access from another thread.
     fn revocation(&self) -> Arc<dyn Revocation>;
 }

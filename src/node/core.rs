@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use super::topics::{Reserved, Topics};
 use crate::chain::ErrorChain;
-use crate::clock::{Clock, Timekeeper};
+use crate::clock::{Clock, Timekeeper, namespace};
 use crate::control::{ControlError, Identity};
 use crate::event::{Event, EventSink};
 use crate::fabric::{Address, Connection, Fabric, FabricError, Intent, KeyedWaker, WakeQueue, Worker};
 use crate::id::TopicName;
+use crate::layout::clock::ClockLine;
 use crate::publisher::{PublishedTopic, PublisherError};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -76,6 +77,11 @@ impl NodeCore {
         let connection = self.fabric.dial(address, Intent::Read, Duration::from_nanos(timeout_ns))?;
         let elapsed_ns = self.clock.monotonic_ns().saturating_sub(began_ns);
         Ok((connection, timeout_ns.saturating_sub(elapsed_ns)))
+    }
+
+    /// How its time stamps follow from the clock.
+    pub(super) fn clock_line(&self) -> ClockLine {
+        ClockLine { namespace: namespace(), timeline: self.time.timeline() }
     }
 
     /// A new key for an object of its thread, larger than all before it.

@@ -109,6 +109,7 @@ impl<L: Landing<Geometry: Into<Geometry>>> Output<L> {
             superseded: AtomicBool::new(false),
             waker: waker.clone(),
             attached: Mutex::default(),
+            clocks: Mutex::default(),
             unfinished: Arc::default(),
         });
         PublishedTopic::beat(&region, started_ns);

@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 use std::fmt::Debug;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
@@ -11,6 +11,7 @@ use super::subscribers::TopicSubscribers;
 use crate::fabric::{KeyedWaker, Registration};
 use crate::id::{Epoch, Incarnation, Kind, KindOptions, Sequence, TopicId, TopicName};
 use crate::layout::Geometry;
+use crate::layout::clock::ClockLine;
 use crate::layout::header::{HOT_HEARTBEAT, HOT_PUBLISHED, HOT_SEQUENCE};
 use crate::memory::Region;
 use crate::metrics::Gauge;
@@ -60,6 +61,8 @@ pub(crate) struct PublishedTopic {
     pub(super) waker: KeyedWaker,
     /// Its attachments, by the sessions that serve it.
     pub(super) attached: Mutex<BTreeSet<(u64, u32)>>,
+    /// Landing regions in which it shows its clock, too.
+    pub(super) clocks: Mutex<Vec<Weak<Region>>>,
     /// How many attachments were notified of its end, and have not detached.
     pub(super) unfinished: Arc<AtomicU64>,
 }
@@ -110,6 +113,24 @@ impl PublishedTopic {
     /// Writes the heartbeat of the node to this repository.
     pub(crate) fn beat(repository: &Region, now_ns: u64) {
         repository.store(HOT_HEARTBEAT, now_ns);
+    }
+
+    /// Shows how its time stamps follow from the clock, to the readers of its repository and of the landing regions on this host.
+    pub(crate) fn show(&self, line: &ClockLine) {
+        line.write(self.registration.region());
+        self.clocks.lock().retain(|landing| {
+            let landing = landing.upgrade();
+            landing.iter().for_each(|landing| line.write(landing));
+            landing.is_some()
+        });
+    }
+
+    /// Shows the same to the owner of this landing region, from now on.
+    pub(crate) fn show_in(&self, landing: &Arc<Region>, line: &ClockLine) {
+        line.write(landing);
+        let mut clocks = self.clocks.lock();
+        clocks.retain(|landing| landing.strong_count() > 0);
+        clocks.push(Arc::downgrade(landing));
     }
 
     /// Whether the publisher was dropped.

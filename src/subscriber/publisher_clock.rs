@@ -7,11 +7,11 @@ use crate::memory::Region;
 
 /// Tells how old the time stamps of a publisher are: those in [`Meta::published_ns`](crate::Meta::published_ns).
 ///
-/// A subscriber that pulls from a publisher on its own host measures ages with the clock that both share, the monotonic one. Setting the
+/// A subscriber of a publisher on its own host measures ages with the clock that both share, the monotonic one. Setting the
 /// host's real-time clock does not change them; while the publisher follows a clock that was set, they are exact to 1 %. Any other
 /// subscriber compares its host's real-time clock with the time stamp: the age is then off by the difference between the clocks of two
-/// hosts, and by what was set since. That applies to push, to publishers on other hosts, and to those in a container with a time namespace
-/// of its own.
+/// hosts, and by what was set since. That applies to publishers on other hosts, to those in a container with a time namespace of its own,
+/// and to push over RDMA on one host.
 ///
 /// It stays usable after the subscriber is dropped, and does not notice then if the publisher follows a clock that is set. Send and Sync.
 ///
@@ -34,18 +34,18 @@ use crate::memory::Region;
 #[derive(Clone)]
 pub struct PublisherClock {
     clock: Arc<dyn Clock>,
-    /// The repository of a publisher with the same monotonic clock, while it is mapped.
-    repository: Weak<Region>,
+    /// The repository of a publisher with the same monotonic clock, or a landing region in which it shows that, while it is mapped.
+    memory: Weak<Region>,
     /// The times that it showed last; `None` if the clocks differ.
     timeline: Option<Timeline>,
 }
 
 impl PublisherClock {
-    /// The clock of the publisher of this repository, if it is mapped.
-    pub(super) fn new(repository: Option<&Arc<Region>>, clock: Arc<dyn Clock>) -> Self {
-        let timeline = repository.and_then(|region| shared_timeline(region));
-        let repository = repository.filter(|_| timeline.is_some()).map(Arc::downgrade).unwrap_or_default();
-        Self { clock, repository, timeline }
+    /// The clock of the publisher of this repository, or of this landing region, if it is mapped.
+    pub(super) fn new(memory: Option<&Arc<Region>>, clock: Arc<dyn Clock>) -> Self {
+        let timeline = memory.and_then(|region| shared_timeline(region));
+        let memory = memory.filter(|_| timeline.is_some()).map(Arc::downgrade).unwrap_or_default();
+        Self { clock, memory, timeline }
     }
 
     /// Returns the age of a time stamp, nanoseconds; negative if it lies in the future, because a clock is wrong or time stamps were made
@@ -64,7 +64,7 @@ impl PublisherClock {
 
     /// The publisher's times; `None` if the clocks differ.
     fn timeline(&self) -> Option<Timeline> {
-        let shown = self.repository.upgrade().and_then(|region| shared_timeline(&region));
+        let shown = self.memory.upgrade().and_then(|region| shared_timeline(&region));
         shown.or(self.timeline)
     }
 
@@ -74,9 +74,9 @@ impl PublisherClock {
     }
 }
 
-/// The times of a repository, if they follow the monotonic clock of this process.
-fn shared_timeline(repository: &Region) -> Option<Timeline> {
-    ClockLine::read(repository).filter(|line| line.namespace == namespace()).map(|line| line.timeline)
+/// The times shown in this memory, if they follow the monotonic clock of this process.
+fn shared_timeline(memory: &Region) -> Option<Timeline> {
+    ClockLine::read(memory).filter(|line| line.namespace == namespace()).map(|line| line.timeline)
 }
 
 impl fmt::Debug for PublisherClock {

@@ -204,11 +204,11 @@ impl Subscription {
         attachment: Arc<dyn Attachment>,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let repository = match &source {
-            Source::Mapped(region) if granted.delivery == Delivery::Pull => Some(region),
+        let memory = match &source {
+            Source::Mapped(region) => Some(region),
             _ => None,
         };
-        let publisher_clock = PublisherClock::new(repository, Arc::clone(&clock));
+        let publisher_clock = PublisherClock::new(memory, Arc::clone(&clock));
         Self {
             source,
             granted,

@@ -158,6 +158,10 @@ impl RemoteWrite for ShmWrite {
         Placement::Words
     }
 
+    fn mapped(&self) -> Option<&Arc<Region>> {
+        self.region.as_ref()
+    }
+
     fn revocation(&self) -> Arc<dyn Revocation> {
         Arc::new(NothingToRevoke)
     }

@@ -49,7 +49,7 @@ impl Tending {
     pub(super) fn beat(&mut self, core: &NodeCore) {
         core.time.steer(|correction| self.correct(core, correction));
         if self.timeline != core.time.timeline() {
-            self.show(core.time.timeline());
+            self.show(core, core.time.timeline());
         }
         let now_ns = core.time.now_ns();
         self.beats += 1;
@@ -109,10 +109,9 @@ impl Tending {
 
     fn begin(&mut self, core: &NodeCore, topic: &PublishedTopic) {
         if let Err(index) = self.index(topic) {
-            let repository = Arc::clone(topic.registration.region());
             // Its publisher wrote it, but may have done so before the last correction.
-            ClockLine { namespace: namespace(), timeline: core.time.timeline() }.write(&repository);
-            self.living.insert(index, (topic.key(), repository));
+            topic.show(&core.clock_line());
+            self.living.insert(index, (topic.key(), Arc::clone(topic.registration.region())));
         }
     }
 
@@ -123,17 +122,18 @@ impl Tending {
             let now_ns = correction.timeline.stamp_ns(core.clock.monotonic_ns());
             self.living.iter().for_each(|(_, repository)| PublishedTopic::beat(repository, now_ns));
         }
-        self.show(correction.timeline);
+        self.show(core, correction.timeline);
         if let Some(ahead_ns) = correction.news_ns {
             core.tell(&Event::ClockSet { ahead_ns });
         }
     }
 
-    /// Shows a timeline to the readers of all repositories.
-    fn show(&mut self, timeline: Timeline) {
+    /// Shows a timeline to the readers of all topics.
+    fn show(&mut self, core: &NodeCore, timeline: Timeline) {
         self.timeline = timeline;
         let line = ClockLine { namespace: namespace(), timeline };
-        self.living.iter().for_each(|(_, repository)| line.write(repository));
+        let topics = self.living.iter().filter_map(|(key, _)| core.topics.keyed(*key));
+        topics.for_each(|topic| topic.show(&line));
     }
 
     fn index(&self, topic: &PublishedTopic) -> Result<usize, usize> {

@@ -223,6 +223,9 @@ impl Served {
             return Err(unfit(&text));
         }
         let remote = offer.open_write(len).map_err(|error| unfit(&ErrorChain(&error).to_string()))?;
+        if let Some(landing) = remote.mapped() {
+            topic.show_in(landing, &serving.core.clock_line());
+        }
         let attachment = self.attachments.get_mut(&id).ok_or_else(|| unfit(""))?;
         attachment.revocation = Some(remote.revocation());
         // An earlier refused one stays closed.

@@ -145,6 +145,10 @@ impl RemoteWrite for MappedWrite {
         Ok(Some(self.target.load_acquire(offset)))
     }
 
+    fn mapped(&self) -> Option<&Arc<Region>> {
+        Some(&self.target)
+    }
+
     fn placement(&self) -> Placement {
         Placement::Words
     }

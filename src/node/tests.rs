@@ -496,6 +496,7 @@ mod ended;
 mod feed;
 mod feed_lines;
 mod idle;
+mod iterators;
 mod line_epochs;
 mod lines;
 mod log;

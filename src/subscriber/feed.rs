@@ -24,6 +24,7 @@ use self::source::OneSource;
 use self::update::{Advance, Updates};
 pub use self::update::{FeedEvent, FeedUpdate, RecordUpdate, ValueUpdate};
 use super::deadline::{judged, within};
+use super::iterate::until_end;
 use super::subscription::PAUSE;
 use super::table::{TableSubscriber, with_pattern, with_prefix};
 use super::waiter::Membership;
@@ -263,6 +264,17 @@ where
     /// Those of [`Self::try_event`].
     pub fn event_timeout(&mut self, timeout: Duration) -> Result<Option<FeedEvent<K, R, V>>, ReceiveError> {
         self.wait_for(timeout, Self::try_event)
+    }
+
+    /// Returns an iterator over all further updates, which waits for each without a timeout. It yields losses as errors and continues
+    /// after them. It ends with the feed, and after [`ReceiveError::Gone`] and [`ReceiveError::Overtaken`].
+    pub fn updates(&mut self) -> impl Iterator<Item = Result<FeedUpdate<K, R, V>, ReceiveError>> + '_ {
+        until_end(|| self.update_timeout(Duration::MAX))
+    }
+
+    /// Returns an iterator over all further events, like [`Self::updates`].
+    pub fn events(&mut self) -> impl Iterator<Item = Result<FeedEvent<K, R, V>, ReceiveError>> + '_ {
+        until_end(|| self.event_timeout(Duration::MAX))
     }
 
     /// Tells what waits for it when to look again, where it does not wait for the next value.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::core::Core;
+use super::iterate::is_last;
 use super::waiter::Membership;
 use super::{
     GrantError, NoticePath, Position, PublisherClock, ReceiveError, Sample, SampleRef, Subscription,
@@ -143,7 +144,8 @@ impl<K: TopicKind, T: Payload> Subscriber<K, T> {
     }
 
     /// Returns an iterator over all further values, which waits for each without a timeout. It yields losses as errors and
-    /// continues after them. It ends with the topic, and after [`ReceiveError::Gone`].
+    /// continues after them. It ends with the topic, and after [`ReceiveError::Gone`] and
+    /// [`ReceiveError::Overtaken`].
     pub fn samples(&mut self) -> Samples<'_, K, T> {
         Samples { subscriber: self, is_over: false }
     }
@@ -255,7 +257,7 @@ impl<K: TopicKind, T: Payload> Iterator for Samples<'_, K, T> {
                 Ok(Some(sample)) => return Some(Ok(sample)),
                 Err(ReceiveError::Ended { .. }) => self.is_over = true,
                 Err(error) => {
-                    self.is_over = matches!(error, ReceiveError::Gone { .. });
+                    self.is_over = is_last(&error);
                     return Some(Err(error));
                 }
             }

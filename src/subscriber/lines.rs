@@ -13,6 +13,7 @@ use std::time::Duration;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::deadline::{judged, within};
+use super::iterate::endlessly;
 use super::{
     AnySubscriber, Change, Deadline, Persistent, ReceiveError, Renewable, Sample, Subscribed,
     SubscriberError, TableSubscriber,
@@ -264,6 +265,12 @@ impl<S: Subscribed + Arbitrated<Item = <S as Subscribed>::Value>> Lines<S> {
     /// Those of [`Self::try_receive`]; `Contended` only if it lasts beyond the timeout.
     pub fn receive_timeout(&mut self, timeout: Duration) -> Result<Option<Sample<S::Value>>, ReceiveError> {
         self.wait_for(timeout, Self::try_receive)
+    }
+
+    /// Returns an iterator over all further values, which waits for each without a timeout. It yields errors and continues after them,
+    /// and never ends.
+    pub fn samples(&mut self) -> impl Iterator<Item = Result<Sample<S::Value>, ReceiveError>> + '_ {
+        endlessly(|| self.receive_timeout(Duration::MAX))
     }
 }
 

@@ -9,6 +9,7 @@ mod error;
 mod feed;
 mod handle;
 mod idle;
+mod iterate;
 mod lines;
 mod log;
 mod notices;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::deadline::{judged, within};
+use super::iterate::endlessly;
 use super::waiter::{Condition, Membership};
 use super::{
     AnySubscriber, Change, Deadline, FeedEvent, FeedSubscriber, FeedUpdate, Position, ReceiveError,
@@ -412,13 +413,7 @@ impl<S: Subscribed> Persistent<S> {
     /// Returns an iterator over all further values, which waits for each without a timeout. It yields errors and continues after them,
     /// and never ends.
     pub fn samples(&mut self) -> impl Iterator<Item = Result<Sample<S::Value>, ReceiveError>> + '_ {
-        std::iter::from_fn(move || {
-            loop {
-                if let Some(received) = self.receive_timeout(Duration::MAX).transpose() {
-                    return Some(received);
-                }
-            }
-        })
+        endlessly(|| self.receive_timeout(Duration::MAX))
     }
 }
 
@@ -487,6 +482,17 @@ where
     /// Those of [`Self::try_update`].
     pub fn event_timeout(&mut self, timeout: Duration) -> Result<Option<FeedEvent<K, R, V>>, ReceiveError> {
         self.wait_for(timeout, Self::try_event)
+    }
+
+    /// Returns an iterator over all further updates, which waits for each without a timeout. It yields losses as errors and continues
+    /// after them. It never ends.
+    pub fn updates(&mut self) -> impl Iterator<Item = Result<FeedUpdate<K, R, V>, ReceiveError>> + '_ {
+        endlessly(|| self.update_timeout(Duration::MAX))
+    }
+
+    /// Returns an iterator over all further events, like [`Self::updates`].
+    pub fn events(&mut self) -> impl Iterator<Item = Result<FeedEvent<K, R, V>, ReceiveError>> + '_ {
+        endlessly(|| self.event_timeout(Duration::MAX))
     }
 }
 

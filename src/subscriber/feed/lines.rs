@@ -17,6 +17,7 @@ use crate::payload::Payload as _;
 use crate::repository::feed::FeedRecord;
 use crate::repository::{Arbiter, Arrival, Verdict};
 use crate::subscriber::deadline::{judged, within};
+use crate::subscriber::iterate::endlessly;
 use crate::subscriber::lines::{LineReport, LineSet, LineSource, Waiting};
 use crate::subscriber::offer::Offer;
 use crate::subscriber::subscription::PAUSE;
@@ -219,6 +220,17 @@ where
     /// Those of [`Self::try_update`].
     pub fn event_timeout(&mut self, timeout: Duration) -> Result<Option<FeedEvent<K, R, V>>, ReceiveError> {
         self.wait_for(timeout, Self::try_event)
+    }
+
+    /// Returns an iterator over all further updates, which waits for each without a timeout. It yields losses as errors and continues
+    /// after them. It never ends.
+    pub fn updates(&mut self) -> impl Iterator<Item = Result<FeedUpdate<K, R, V>, ReceiveError>> + '_ {
+        endlessly(|| self.update_timeout(Duration::MAX))
+    }
+
+    /// Returns an iterator over all further events, like [`Self::updates`].
+    pub fn events(&mut self) -> impl Iterator<Item = Result<FeedEvent<K, R, V>, ReceiveError>> + '_ {
+        endlessly(|| self.event_timeout(Duration::MAX))
     }
 
     /// Receives only these keys from now on: see [`FeedSubscriber::only_keys`](crate::FeedSubscriber::only_keys).

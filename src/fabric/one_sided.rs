@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use super::arrival::ArrivalAnnouncer;
 use super::error::FabricError;
 use super::registration::Registration;
 use super::wake_socket::RemoteWaker;
@@ -74,6 +75,11 @@ pub(crate) trait RemoteWrite: Debug + Send {
 
     /// Returns a handle that ends this access from another thread.
     fn revocation(&self) -> Arc<dyn Revocation>;
+
+    /// Returns a handle that has writes wake the peer from now on. `None` where writes cannot.
+    fn announcer(&self) -> Option<Arc<dyn ArrivalAnnouncer>> {
+        None
+    }
 }
 
 /// Revokes one-sided write access before the peer reclaims its memory.

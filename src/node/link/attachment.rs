@@ -14,7 +14,7 @@ use crate::memory::Region;
 use crate::notice::{WAKE_WORD_LEN, WakeWord};
 use crate::repository::SubscriberStats;
 use crate::subscriber::{
-    AttachError, Attachment, GrantError, Granted, NoticeSource, NoticeSubscription, Source, TopicEnd, Waiter,
+    ArrivalSubscription, AttachError, Attachment, GrantError, Granted, NoticeSource, NoticeSubscription, Source, TopicEnd, Waiter,
     Watched,
 };
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -76,6 +76,11 @@ impl LinkAttachment {
                 Some(NoticeSource::WakeWord(WakeWord::new(memory)))
             }
             NoticesBy::Channel(channel) => Some(NoticeSource::Channel(self.notices(&channel, granted)?)),
+            // A publisher that names it where writes wake nobody costs the subscriber its notices.
+            NoticesBy::Immediate => {
+                let arrivals = self.link.state.lock().arrivals();
+                arrivals.map(|it| NoticeSource::Immediate(ArrivalSubscription::new(it, self.id.get())))
+            }
         })
     }
 

@@ -224,7 +224,7 @@ impl Served {
         }
         let remote = offer.open_write(len).map_err(|error| unfit(&ErrorChain(&error).to_string()))?;
         let attachment = self.attachments.get_mut(&id).ok_or_else(|| unfit(""))?;
-        attachment.revocation = Some(remote.revocation());
+        (attachment.revocation, attachment.announcer) = (Some(remote.revocation()), remote.announcer());
         // An earlier refused one stays closed.
         attachment.closed = Arc::default();
         let (closed, subscriber) = (Arc::clone(&attachment.closed), attachment.subscriber.clone());

@@ -38,12 +38,13 @@ fn a_chain_is_linked_and_ends_and_points_to_its_bytes() {
         at = request.next;
     }
     let (inline, signaled) = (ibv_send_flags::IBV_SEND_INLINE.0, ibv_send_flags::IBV_SEND_SIGNALED.0);
+    let solicited = ibv_send_flags::IBV_SEND_SOLICITED.0;
     let (write, send) = (ibv_wr_opcode::IBV_WR_RDMA_WRITE, ibv_wr_opcode::IBV_WR_SEND);
     let at = bytes.as_ptr().addr() as u64;
     assert_eq!(seen.len(), 4);
     assert_eq!(seen[0], (10, write, inline, 1, at, 3));
-    assert_eq!((seen[1].0, seen[1].2, seen[1].3), (11, inline, 0));
-    assert_eq!(seen[2], (12, send, inline | signaled, 1, at + 1, 2));
+    assert_eq!((seen[1].0, seen[1].2, seen[1].3), (11, inline | solicited, 0));
+    assert_eq!(seen[2], (12, send, inline | signaled | solicited, 1, at + 1, 2));
     assert_eq!(seen[3], (13, write, 0, 0, 0, 0));
 }
 

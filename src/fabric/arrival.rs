@@ -36,12 +36,7 @@ pub(crate) trait ArrivalSource: Debug + Send + Sync {
     fn arm(&self) -> Result<Option<BorrowedFd<'_>>, FabricError>;
 
     /// Waits until this signal is raised, up to `timeout`, and lowers it. It may return earlier.
-    fn wait(
-        &self,
-        signal: &ArrivalSignal,
-        clock: &dyn Clock,
-        timeout: Duration,
-    ) -> Result<(), FabricError>;
+    fn wait(&self, signal: &ArrivalSignal, clock: &dyn Clock, timeout: Duration) -> Result<(), FabricError>;
 }
 
 /// Whether the peer has written to a region since its reader last checked.

@@ -72,4 +72,5 @@ const _: () = assert!(LOG_BATCH_LEN_MIN < PACKETS_MAX * 1024);
 const _: () = assert!(SILENCE_NS + 5 * QUIET_NS / 4 + QUIET_NS / 4 < 2_000_000_000);
 const _: () = assert!(SILENCE_NS + BEAT_NS + QUIET_NS / 4 + BEAT_REPEATED_NS < 2_000_000_000);
 const _: () = assert!(RECEIVES >= 2 && RECEIVES.is_multiple_of(2) && SIGNAL_RECEIVES >= 4);
-const _: () = assert!(WAKE_RECEIVES >= 2 && WAKE_RECEIVES.is_multiple_of(2) && WAKE_RECEIVES <= u8::MAX as u16);
+const _: () =
+    assert!(WAKE_RECEIVES >= 2 && WAKE_RECEIVES.is_multiple_of(2) && WAKE_RECEIVES <= u8::MAX as u16);

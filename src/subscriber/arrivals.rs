@@ -42,7 +42,12 @@ impl ArrivalSubscription {
     }
 
     /// How to see that something was written since nothing new was found after `last`. `None` if something was: check again.
-    pub(super) fn rest(&mut self, last: Sequence, now_ns: u64, waker: Option<KeyedWaker>) -> Option<Condition> {
+    pub(super) fn rest(
+        &mut self,
+        last: Sequence,
+        now_ns: u64,
+        waker: Option<KeyedWaker>,
+    ) -> Option<Condition> {
         if self.signal.lower() {
             // What arrives wakes it once. If it is found wrong, only time shows whether it stays so.
             self.settled_ns = Some(now_ns.saturating_add(SETTLED_NS));

@@ -102,9 +102,7 @@ impl Channel {
     fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Notices(one), Self::Notices(other)) => one.ptr_eq(other),
-            (Self::Arrivals(one), Self::Arrivals(other)) => {
-                std::ptr::addr_eq(one.as_ptr(), other.as_ptr())
-            }
+            (Self::Arrivals(one), Self::Arrivals(other)) => std::ptr::addr_eq(one.as_ptr(), other.as_ptr()),
             _ => false,
         }
     }

@@ -16,8 +16,8 @@ use super::session::{Session, SessionArrivals};
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::several::together;
 use crate::fabric::{
-    Acceptor, Address, ArrivalSource, Capabilities, ChannelReceiver, ChannelSender, Connection, Datagrams, FabricError,
-    Prepared, Received, Registration, Sent, UnicastSender,
+    Acceptor, Address, ArrivalSource, Capabilities, ChannelReceiver, ChannelSender, Connection, Datagrams,
+    FabricError, Prepared, Received, Registration, Sent, UnicastSender,
 };
 
 /// Attempts to find a port that is free for both connection methods.

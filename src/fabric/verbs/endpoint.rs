@@ -37,8 +37,7 @@ use crate::sync::atomic::{AtomicU32, Ordering};
 /// Bytes of a frame buffer.
 const FRAME_LEN: usize = limits::verbs::FRAME_LEN_MAX;
 /// Posted receives.
-const RECEIVES: u16 =
-    limits::verbs::RECEIVES + limits::verbs::SIGNAL_RECEIVES + limits::verbs::WAKE_RECEIVES;
+const RECEIVES: u16 = limits::verbs::RECEIVES + limits::verbs::SIGNAL_RECEIVES + limits::verbs::WAKE_RECEIVES;
 /// Buffers for sending frames.
 const SEND_BUFFERS: u16 = limits::verbs::RECEIVES;
 /// Inline bytes of a work request, if the device supports them: a slot with a payload of 128 bytes. A work

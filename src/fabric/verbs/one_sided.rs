@@ -11,8 +11,8 @@ use super::message::Descriptor;
 use super::region::VerbsRegistered;
 use super::sys::{MemoryRegion, Operation, Remote, RemoteAccess, Slice};
 use crate::fabric::{
-    ArrivalAnnouncer, ByteRange, Completion, Exposure, FabricError, Offer, Placement, Registration, RemoteRead, RemoteWrite,
-    Revocation, Write, check_bounds, check_writes,
+    ArrivalAnnouncer, ByteRange, Completion, Exposure, FabricError, Offer, Placement, Registration,
+    RemoteRead, RemoteWrite, Revocation, Write, check_bounds, check_writes,
 };
 use crate::limits;
 use crate::limits::verbs::READ_LEN;

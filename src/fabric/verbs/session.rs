@@ -25,7 +25,8 @@ use super::silence::{Silence, SilenceCheck};
 use super::stream::FrameStream;
 use crate::fabric::several::together;
 use crate::fabric::{
-    ArrivalSignals, Capabilities, FabricError, Offer, Placement, Prepared, Received, Registration, RemoteKey, Sent, Waker,
+    ArrivalSignals, Capabilities, FabricError, Offer, Placement, Prepared, Received, Registration, RemoteKey,
+    Sent, Waker,
 };
 use crate::limits;
 use crate::memory::WORD;

@@ -14,8 +14,8 @@ use crate::memory::Region;
 use crate::notice::{WAKE_WORD_LEN, WakeWord};
 use crate::repository::SubscriberStats;
 use crate::subscriber::{
-    ArrivalSubscription, AttachError, Attachment, GrantError, Granted, NoticeSource, NoticeSubscription, Source, TopicEnd, Waiter,
-    Watched,
+    ArrivalSubscription, AttachError, Attachment, GrantError, Granted, NoticeSource, NoticeSubscription,
+    Source, TopicEnd, Waiter, Watched,
 };
 use crate::sync::atomic::{AtomicBool, Ordering};
 

@@ -21,7 +21,10 @@ pub(in crate::fabric::verbs) struct BufferedFrame {
 pub(in crate::fabric::verbs) enum Arrival {
     Frame(BufferedFrame),
     /// A wake-up with this token, which has left the buffer as it was.
-    Wake { token: u32, unused: BufferedFrame },
+    Wake {
+        token: u32,
+        unused: BufferedFrame,
+    },
 }
 
 impl Arrival {

@@ -48,12 +48,7 @@ impl ArrivalSource for SessionArrivals {
         Ok(endpoint.filter(|endpoint| endpoint.failure().is_none()).map(|endpoint| endpoint.wait_handle()))
     }
 
-    fn wait(
-        &self,
-        signal: &ArrivalSignal,
-        _clock: &dyn Clock,
-        timeout: Duration,
-    ) -> Result<(), FabricError> {
+    fn wait(&self, signal: &ArrivalSignal, _clock: &dyn Clock, timeout: Duration) -> Result<(), FabricError> {
         let woken = signal.expect_here()?;
         let waited = if signal.is_raised() { Ok(()) } else { self.wait_at(signal, woken, timeout) };
         signal.lower();

@@ -209,7 +209,15 @@ impl Default for WorkCompletion {
     fn default() -> Self {
         let status = Status::Success;
         let (byte_len, source_queue_pair) = (0, 0);
-        Self { wr_id: 0, status, vendor_err: 0, byte_len, source_queue_pair, has_header: false, immediate: None }
+        Self {
+            wr_id: 0,
+            status,
+            vendor_err: 0,
+            byte_len,
+            source_queue_pair,
+            has_header: false,
+            immediate: None,
+        }
     }
 }
 

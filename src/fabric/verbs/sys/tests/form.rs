@@ -49,6 +49,25 @@ fn a_chain_is_linked_and_ends_and_points_to_its_bytes() {
 }
 
 #[test]
+fn only_a_write_has_an_immediate_number() {
+    let mut chain = SendChain::default();
+    let request = |operation| SendRequest { wr_id: 1, operation, signaled: true };
+    chain.push_with_immediate(&request(Operation::Probe), 0x0102_0304);
+    // SAFETY: the chain has a request, and is not moved.
+    let raw = unsafe { &*chain.link() };
+    assert_eq!((raw.opcode, raw.num_sge), (ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, 0));
+    // SAFETY: both variants of the union are numbers of the same size.
+    let number = unsafe { raw.imm_data_invalidated_rkey_union.imm_data };
+    assert_eq!(number, 0x0102_0304_u32.to_be());
+    assert_eq!(raw.send_flags, ibv_send_flags::IBV_SEND_SIGNALED.0, "it is not solicited");
+    let refused = std::panic::catch_unwind(|| {
+        let mut chain = SendChain::default();
+        chain.push_with_immediate(&request(Operation::SendInline { bytes: &[] }), 7);
+    });
+    assert!(refused.is_err());
+}
+
+#[test]
 fn a_chain_has_an_end() {
     let operation = Operation::SendInline { bytes: &[] };
     let mut chain = SendChain::default();
@@ -91,10 +110,14 @@ fn completions_are_read_as_far_as_they_mean_something() {
     raw.imm_data_invalidated_rkey_union.imm_data = 0x0102_0304_u32.to_be();
     let whole = WorkCompletion::new(&raw);
     assert_eq!((whole.status, whole.byte_len), (Status::Success, 100));
+    assert_eq!(whole.immediate, None, "the number of a send means nothing");
+    raw.opcode = rdma_sys::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
+    assert_eq!(WorkCompletion::new(&raw).immediate, Some(0x0102_0304));
     for (number, status) in [(5, Status::Flushed), (12, Status::RetryExceeded), (999, Status::Other(999))] {
         raw.status = number;
         let failed = WorkCompletion::new(&raw);
         assert_eq!((failed.wr_id, failed.status, failed.byte_len), (7, status, 0));
+        assert_eq!(failed.immediate, None);
     }
 }
 

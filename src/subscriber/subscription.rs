@@ -292,10 +292,7 @@ impl Subscription {
     pub(super) fn notice_counts(&self) -> NoticeCounts {
         match &self.notice_source {
             Some(NoticeSource::Channel(notices)) => notices.counts(),
-            None
-            | Some(NoticeSource::WakeWord(_) | NoticeSource::Immediate(_) | NoticeSource::Unavailable) => {
-                NoticeCounts::default()
-            }
+            _ => NoticeCounts::default(),
         }
     }
 

@@ -78,7 +78,8 @@ impl LinkAttachment {
             NoticesBy::Channel(channel) => Some(NoticeSource::Channel(self.notices(&channel, granted)?)),
             // A publisher that names it where writes wake nobody costs the subscriber its notices.
             NoticesBy::Immediate => {
-                let arrivals = self.link.state.lock().arrivals();
+                let is_written = self.attached.delivery == Delivery::Push;
+                let arrivals = is_written.then(|| self.link.state.lock().arrivals()).flatten();
                 arrivals.map(|it| NoticeSource::Immediate(ArrivalSubscription::new(it, self.id.get())))
             }
         })

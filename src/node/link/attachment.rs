@@ -10,6 +10,7 @@ use crate::chain::ErrorChain;
 use crate::control::{AttachOptions, NoticeChannel, NoticesBy, SubscriberCounts, WakeBy};
 use crate::event::Event;
 use crate::fabric::{Exposure, FabricError, KeyedWaker, Offer, Placement, Prepared, Registration};
+use crate::id::Delivery;
 use crate::memory::Region;
 use crate::notice::{WAKE_WORD_LEN, WakeWord};
 use crate::repository::SubscriberStats;

@@ -81,7 +81,7 @@ fn set_of_pushed_subscribers_is_woken_for_every_value_and_for_nothing_else() {
                     0 => published[0] = state.publish(&seed).unwrap().get(),
                     1 => published[1] = log.publish(&seed).unwrap().get(),
                     2 => published[2] = table.put(&random.below(3), &seed).unwrap().get(),
-                    _ => (0..random.below(20)).for_each(|_| drop(pushed.turn())),
+                    _ => (0..random.below(20)).for_each(|_| _ = pushed.turn()),
                 }
             }
             let has_all = (0..TURNS).any(|_| {

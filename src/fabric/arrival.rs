@@ -1,8 +1,8 @@
 //! Wake-ups that come with the one-sided writes of a peer.
 //!
-//! The end that writes asks for them with an [`ArrivalAnnouncer`]: each batch of writes to a region then wakes the peer once it has
-//! arrived. The end that is written has an [`ArrivalSource`] for each connection, and an [`ArrivalSignal`] for each of its regions: any
-//! thread that takes wake-ups from the source raises the signals of all that arrived.
+//! The end that writes asks for them with an [`ArrivalAnnouncer`](super::ArrivalAnnouncer): each batch of writes to a region then wakes the
+//! peer once it has arrived. The end that is written has an [`ArrivalSource`] for each connection, and an [`ArrivalSignal`] for each of
+//! its regions: any thread that takes wake-ups from the source raises the signals of all that arrived.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -15,13 +15,6 @@ use parking_lot::Mutex;
 use super::{FabricError, KeyedWaker, Waker};
 use crate::clock::Clock;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-/// Wakes the peer by the writes to one of its regions, from another thread than the one that writes.
-pub(crate) trait ArrivalAnnouncer: Debug + Send + Sync {
-    /// From now on each batch of writes wakes the peer with this token once it has arrived. The peer is woken for the batches before, too:
-    /// it misses none. Batches in quick succession may share a wake-up.
-    fn begin(&self, token: u32);
-}
 
 /// The wake-ups that come over one connection.
 pub(crate) trait ArrivalSource: Debug + Send + Sync {

@@ -34,7 +34,7 @@ mod wake_socket;
 mod worker;
 
 pub use address::{Address, Target};
-pub(crate) use arrival::{ArrivalAnnouncer, ArrivalSignal, ArrivalSignals, ArrivalSource};
+pub(crate) use arrival::{ArrivalSignal, ArrivalSignals, ArrivalSource};
 #[cfg(any(test, feature = "verbs"))]
 pub(crate) use bounds::{check_bounds, check_writes};
 #[cfg(any(test, feature = "verbs"))]
@@ -44,7 +44,8 @@ pub use connection::NodeListing;
 pub(crate) use connection::{Acceptor, Capabilities, Connection, Fabric, Intent, Prepared, Received};
 pub use error::FabricError;
 pub(crate) use one_sided::{
-    Completion, NothingToRevoke, Offer, Placement, RemoteRead, RemoteWrite, Revocation, Write,
+    ArrivalAnnouncer, Completion, NothingToRevoke, Offer, Placement, RemoteRead, RemoteWrite, Revocation,
+    Write,
 };
 pub(crate) use poller::{Interest, Poller};
 pub(crate) use rdma::Group;

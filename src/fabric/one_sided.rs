@@ -4,7 +4,6 @@ use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use super::arrival::ArrivalAnnouncer;
 use super::error::FabricError;
 use super::registration::Registration;
 use super::wake_socket::RemoteWaker;
@@ -87,6 +86,13 @@ pub(crate) trait Revocation: Debug + Send + Sync {
     /// Refuses new batches and fetches. Returns [`Completion::Done`] once nothing is in flight, so that
     /// the peer may withdraw its region; otherwise call it again.
     fn revoke(&self) -> Completion;
+}
+
+/// Wakes the peer by the writes to one of its regions, from another thread than the one that writes.
+pub(crate) trait ArrivalAnnouncer: Debug + Send + Sync {
+    /// From now on each batch of writes wakes the peer with this token once it has arrived. The peer is woken for the batches before, too:
+    /// it misses none. Batches in quick succession may share a wake-up.
+    fn begin(&self, token: u32);
 }
 
 /// The revocation of a medium where an opened region stays usable.

@@ -8,6 +8,7 @@ mod frame;
 mod long;
 mod tracker;
 mod wakes;
+mod waking;
 
 use std::sync::Arc;
 use std::time::Duration;

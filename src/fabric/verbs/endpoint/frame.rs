@@ -63,8 +63,8 @@ impl Endpoint {
         }
     }
 
-    /// Requests an event for the next message or, with `for_wakes`, for the next completion, unless that was requested already. Returns whether
-    /// it was not: what arrived before has no event, so poll once more.
+    /// Requests an event for the next message or, with `for_wakes`, for the next completion, unless that was requested already. Returns
+    /// whether it was not: what arrived before has no event, so poll once more.
     pub(super) fn arm_receives(&self, for_wakes: bool) -> Result<bool, SysError> {
         let mut state = self.state.lock();
         match (state.armed, for_wakes) {

@@ -336,7 +336,9 @@ impl Follower {
             let path = subscriber.notice_path();
             // The answer that there are none may be lost until it is too late.
             let is_unanswered = may_lose() && path == NoticePath::Unavailable;
-            return assert!(path == NoticePath::None || is_unanswered, "{path:?}");
+            // Where writes may be lost, they wake nobody.
+            let expected = if is_unreliable() { NoticePath::None } else { NoticePath::Immediate };
+            return assert!(path == expected || is_unanswered, "{path:?}");
         }
         match wire() {
             Wire::Unknown => {}

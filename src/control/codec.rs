@@ -329,14 +329,16 @@ mod tests {
     /// The other methods of notification, which have no fields.
     #[test]
     fn golden_bytes_of_notices_without_a_channel() {
-        for (by, hex) in
-            [(NoticesBy::Nothing, "00000009 00000000"), (NoticesBy::WakeWord, "00000009 00000001")]
-        {
+        for (by, hex) in [
+            (NoticesBy::Nothing, "00000009 00000000"),
+            (NoticesBy::WakeWord, "00000009 00000001"),
+            (NoticesBy::Immediate, "00000009 00000003"),
+        ] {
             let message = Message::Notices(Notices { attachment: AttachmentId::new(9), by });
             let bytes = framed(MessageKind::Notices, &body(hex));
             assert_eq!((encode(&message), decode(&bytes)), (bytes, Ok(message)));
         }
-        assert!(decode(&framed(MessageKind::Notices, &body("00000009 00000003"))).is_err());
+        assert!(decode(&framed(MessageKind::Notices, &body("00000009 00000004"))).is_err());
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub(crate) enum NoticesBy {
     WakeWord,
     /// By datagrams.
     Channel(NoticeChannel),
+    /// By the writes to its landing region, over RDMA: their immediate number is that of the attachment.
+    Immediate,
 }
 
 /// A channel of notice datagrams.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::address::Address;
+use super::arrival::ArrivalSource;
 use super::channel::{Datagrams, Sent};
 use super::error::FabricError;
 use super::one_sided::{Offer, Placement};
@@ -83,6 +84,11 @@ pub(crate) trait Connection: Debug + Send {
 
     /// Returns the datagrams between the two ends. `None` if the medium has none.
     fn datagrams(&self) -> Option<&dyn Datagrams>;
+
+    /// Returns the wake-ups that come with the peer's writes. `None` if writes wake nobody.
+    fn arrivals(&self) -> Option<Arc<dyn ArrivalSource>> {
+        None
+    }
 
     /// Returns a handle that becomes readable when a message is waiting or the peer is gone, and readable or writable when
     /// sending can resume after [`Sent::Full`]: receive first, then send.

@@ -7,12 +7,13 @@
 //!   carry a registered region to the peer. A region is a capability: only a peer that received it can use it, and only
 //!   as it was registered.
 //! - **one-sided access**: [`RemoteRead`] reads ranges of a peer's region, [`RemoteWrite`] writes ranges of
-//!   a local region to a peer's. Neither involves the peer's processor.
+//!   a local region to a peer's. Neither involves the peer's processor, unless the peer asked to be woken by writes ([`arrival`]).
 //!
 //! The fabric moves bytes and never interprets them. Only [`Fabric::dial`] with a timeout blocks: other calls
 //! return when they cannot proceed, and every wait is on a file descriptor (in a simulation, a turn of its clock).
 
 mod address;
+mod arrival;
 #[cfg(any(test, feature = "verbs"))]
 mod bounds;
 mod channel;
@@ -33,6 +34,7 @@ mod wake_socket;
 mod worker;
 
 pub use address::{Address, Target};
+pub(crate) use arrival::{ArrivalSignal, ArrivalSignals, ArrivalSource};
 #[cfg(any(test, feature = "verbs"))]
 pub(crate) use bounds::{check_bounds, check_writes};
 #[cfg(any(test, feature = "verbs"))]
@@ -42,7 +44,8 @@ pub use connection::NodeListing;
 pub(crate) use connection::{Acceptor, Capabilities, Connection, Fabric, Intent, Prepared, Received};
 pub use error::FabricError;
 pub(crate) use one_sided::{
-    Completion, NothingToRevoke, Offer, Placement, RemoteRead, RemoteWrite, Revocation, Write,
+    ArrivalAnnouncer, Completion, NothingToRevoke, Offer, Placement, RemoteRead, RemoteWrite, Revocation,
+    Write,
 };
 pub(crate) use poller::{Interest, Poller};
 pub(crate) use rdma::Group;

@@ -79,6 +79,11 @@ pub(crate) trait RemoteWrite: Debug + Send {
 
     /// Returns a handle that ends this access from another thread.
     fn revocation(&self) -> Arc<dyn Revocation>;
+
+    /// Returns a handle that has writes wake the peer from now on. `None` where writes cannot.
+    fn announcer(&self) -> Option<Arc<dyn ArrivalAnnouncer>> {
+        None
+    }
 }
 
 /// Revokes one-sided write access before the peer reclaims its memory.
@@ -86,6 +91,13 @@ pub(crate) trait Revocation: Debug + Send + Sync {
     /// Refuses new batches and fetches. Returns [`Completion::Done`] once nothing is in flight, so that
     /// the peer may withdraw its region; otherwise call it again.
     fn revoke(&self) -> Completion;
+}
+
+/// Wakes the peer by the writes to one of its regions, from another thread than the one that writes.
+pub(crate) trait ArrivalAnnouncer: Debug + Send + Sync {
+    /// From now on each batch of writes wakes the peer with this token once it has arrived. The peer is woken for the batches before, too:
+    /// it misses none. Batches in quick succession may share a wake-up.
+    fn begin(&self, token: u32);
 }
 
 /// The revocation of a medium where an opened region stays usable.

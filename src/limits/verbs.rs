@@ -4,14 +4,18 @@ use super::{LOG_BATCH_LEN_MAX, LOG_BATCH_LEN_MIN, LOG_BATCHES_MAX};
 
 /// Fragments of control messages that a peer may have in flight.
 pub(crate) const RECEIVES: u16 = 8;
-/// Frames without a fragment that a peer may have in flight besides: two that return credits.
-pub(crate) const SIGNAL_RECEIVES: u16 = 2;
+/// Frames without a fragment that a peer may have in flight besides: two that return credits of each kind.
+pub(crate) const SIGNAL_RECEIVES: u16 = 4;
+/// Writes that wake the peer which one end may have in flight.
+pub(crate) const WAKE_RECEIVES: u16 = 16;
 /// Largest frame of a control message, bytes.
 pub(crate) const FRAME_LEN_MAX: usize = 4096;
 /// Work requests in flight on one connection.
 pub(crate) const SENDS_MAX: u32 = 256;
 /// Of those, the work requests reserved for control messages, frames without a fragment, and one probe of the peer.
-pub(crate) const SENDS_RESERVED: u32 = RECEIVES as u32 + SIGNAL_RECEIVES as u32 + 1;
+pub(crate) const FRAMES_RESERVED: u32 = RECEIVES as u32 + SIGNAL_RECEIVES as u32 + 1;
+/// The same, and for wake-ups that were owed.
+pub(crate) const SENDS_RESERVED: u32 = FRAMES_RESERVED + WAKE_RECEIVES as u32;
 /// READs that one connection has in flight, and serves, at a time.
 pub(crate) const READS_MAX: u8 = 16;
 /// The most bytes of one READ. A longer range takes several, so that their completions show that the peer's host is alive: where
@@ -67,4 +71,6 @@ const _: () = assert!(2 * PACKETS_MAX + 8 <= WRITES_ROOM);
 const _: () = assert!(LOG_BATCH_LEN_MIN < PACKETS_MAX * 1024);
 const _: () = assert!(SILENCE_NS + 5 * QUIET_NS / 4 + QUIET_NS / 4 < 2_000_000_000);
 const _: () = assert!(SILENCE_NS + BEAT_NS + QUIET_NS / 4 + BEAT_REPEATED_NS < 2_000_000_000);
-const _: () = assert!(RECEIVES >= 2 && RECEIVES.is_multiple_of(2) && SIGNAL_RECEIVES >= 2);
+const _: () = assert!(RECEIVES >= 2 && RECEIVES.is_multiple_of(2) && SIGNAL_RECEIVES >= 4);
+const _: () =
+    assert!(WAKE_RECEIVES >= 2 && WAKE_RECEIVES.is_multiple_of(2) && WAKE_RECEIVES <= u8::MAX as u16);

@@ -27,7 +27,7 @@ use crate::control::{
     SubscriberCounts, SubscriberPage, TopicEnded, TopicEntry, WakeSlot,
 };
 use crate::event::Event;
-use crate::fabric::{Address, Connection, FabricError, KeyedWaker, Offer, Received};
+use crate::fabric::{Address, ArrivalSource, Connection, FabricError, KeyedWaker, Offer, Received};
 use crate::id::{Delivery, Sequence};
 use crate::limits;
 use crate::subscriber::TopicEnd;
@@ -74,6 +74,8 @@ struct LinkState {
     membership: Option<ChannelMembership>,
     /// The wake sockets of its subscribers' waiters.
     wake_sockets: WakeSockets,
+    /// What the peer's writes wake, once asked for.
+    arrivals: Option<Arc<dyn ArrivalSource>>,
     /// Whether the peer's node runs.
     pulse: Pulse,
     /// The counts of all detached attachments.
@@ -196,6 +198,7 @@ impl Link {
                 told: VecDeque::new(),
                 membership: None,
                 wake_sockets: WakeSockets::default(),
+                arrivals: None,
                 pulse: Pulse::default(),
                 unused_since_ns: None,
                 total: SubscriberCounts::default(),
@@ -341,6 +344,14 @@ impl LinkState {
             [self.session.deadline_ns().or(unused_ns), membership_ns, ended_ns, self.pulse_due_ns()];
         let deadlines = deadlines.into_iter().chain([self.life_due_ns()]);
         deadlines.flatten().min()
+    }
+
+    /// The wake-ups that come with the peer's writes: all subscriptions of the session share one source.
+    fn arrivals(&mut self) -> Option<Arc<dyn ArrivalSource>> {
+        if self.arrivals.is_none() {
+            self.arrivals = self.connection.arrivals();
+        }
+        self.arrivals.clone()
     }
 
     fn is_ready(&self) -> bool {

@@ -567,6 +567,7 @@ fn stopped_publisher_is_read_remotely_and_attaching_ends_at_its_deadline() {
     a_stopped_publisher_is_read_and_attaching_to_it_ends(Reach::Fetched);
 }
 
+mod arrivals;
 mod clock_steps;
 mod connections;
 mod deadlines;

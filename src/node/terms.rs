@@ -106,8 +106,8 @@ impl<'a, S: Subscribed, P> SubscriberBuilder<'a, S, P> {
     /// the subscriber. Over RDMA the publisher multicasts notices that carry small payloads, and the subscriber reads the
     /// repository only when a notice announces a value or its timer expires (every 250 milliseconds, or every millisecond while
     /// no notices arrive). A lost notice costs time, never a value. Without notices the subscriber reads at every poll. A push
-    /// subscriber over RDMA gets no notices, because the publisher writes to it ([`NoticePath::None`](crate::NoticePath::None)).
-    /// Opening takes one more round trip to the publisher's node.
+    /// subscriber over RDMA is woken by the publisher's writes ([`NoticePath::Immediate`](crate::NoticePath::Immediate)), unless
+    /// the connection is an unreliable one. Opening takes one more round trip to the publisher's node.
     pub fn notices(mut self) -> Self {
         self.terms.notices = true;
         self

@@ -1,6 +1,7 @@
 //! The subscriber's public handles.
 
 mod any;
+mod arrivals;
 #[cfg(feature = "tokio")]
 mod asynchronous;
 mod core;
@@ -27,6 +28,7 @@ mod wait_set;
 mod waiter;
 
 pub use any::AnySubscriber;
+pub(crate) use arrivals::ArrivalSubscription;
 #[cfg(feature = "tokio")]
 pub(crate) use asynchronous::Registered;
 #[cfg(feature = "tokio")]

@@ -2,6 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::ArrivalSubscription;
 use super::waiter::Condition;
 use crate::chain::ErrorChain;
 use crate::clock::Clock;
@@ -14,8 +15,8 @@ use crate::notice::{Mailbox, Notice, NoticeCounts, NoticeReceiver, WakeWord};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum NoticePath {
-    /// Not at all: it did not ask for notices, its fabric or its remote publisher has none, or it is written to over RDMA. It
-    /// reads when polled.
+    /// Not at all: it did not ask for notices, its fabric or its remote publisher has none, or it is written to over an unreliable RDMA
+    /// connection. It reads when polled.
     None,
     /// Not at all, though it asked: its process or the publisher's lacks resources, usually file descriptors. It polls.
     Unavailable,
@@ -27,6 +28,8 @@ pub enum NoticePath {
     Unicast,
     /// No datagrams arrive: it reads by a timer.
     Timer,
+    /// By the writes to its landing region themselves, over RDMA (`RDMA_WRITE` with immediate data).
+    Immediate,
 }
 
 impl fmt::Display for NoticePath {
@@ -38,6 +41,7 @@ impl fmt::Display for NoticePath {
             Self::Multicast => "multicast",
             Self::Unicast => "unicast",
             Self::Timer => "timer",
+            Self::Immediate => "immediate",
         })
     }
 }
@@ -51,13 +55,15 @@ pub(crate) enum NoticeSource {
     WakeWord(WakeWord),
     /// The publisher sends notices.
     Channel(NoticeSubscription),
+    /// The publisher's writes wake this subscriber.
+    Immediate(ArrivalSubscription),
 }
 
 impl NoticeSource {
     /// Its subscription to a channel, if it has one.
     pub(super) fn subscription(&mut self) -> Option<&mut NoticeSubscription> {
         match self {
-            Self::Unavailable | Self::WakeWord(_) => None,
+            Self::Unavailable | Self::WakeWord(_) | Self::Immediate(_) => None,
             Self::Channel(notices) => Some(notices),
         }
     }

@@ -287,6 +287,7 @@ impl Subscription {
             Some(NoticeSource::Unavailable) => NoticePath::Unavailable,
             Some(NoticeSource::WakeWord(_)) => NoticePath::WakeWord,
             Some(NoticeSource::Channel(notices)) => notices.path(self.clock.monotonic_ns()),
+            Some(NoticeSource::Immediate(_)) => NoticePath::Immediate,
         }
     }
 
@@ -294,7 +295,7 @@ impl Subscription {
     pub(super) fn notice_counts(&self) -> NoticeCounts {
         match &self.notice_source {
             Some(NoticeSource::Channel(notices)) => notices.counts(),
-            None | Some(NoticeSource::WakeWord(_) | NoticeSource::Unavailable) => NoticeCounts::default(),
+            _ => NoticeCounts::default(),
         }
     }
 
@@ -369,7 +370,8 @@ impl Subscription {
         let headers = headers.and_then(|region| copy_headers(region));
         self.publisher_clock.keep();
         self.source = Source::Released(headers);
-        self.notice_source.take_if(|notice_source| matches!(notice_source, NoticeSource::WakeWord(_)));
+        self.notice_source
+            .take_if(|source| matches!(source, NoticeSource::WakeWord(_) | NoticeSource::Immediate(_)));
         self.leave(stats);
     }
 
@@ -447,6 +449,9 @@ impl Subscription {
                     self.clock.pause(PAUSE.min(left));
                 }
                 self.claim = claim;
+            }
+            (Some(NoticeSource::Immediate(arrivals)), Source::Landing { .. }) => {
+                arrivals.wait(self.clock.as_ref(), left.min(self.sleep_max));
             }
             // Nothing announces a value: each look costs the publisher's adapter a READ.
             (_, Source::Remote(_)) if !is_fetching && self.notices == NoticesAsked::Settled => {

@@ -5,6 +5,7 @@
 //! once more for what is new. So neither side misses the other, and a wait costs as much as there are subscriptions that something
 //! happened to, however many there are. A member that is *ready* stays so until its subscription has found nothing again.
 
+mod channel;
 mod member;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,13 +18,14 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 
+use self::channel::Channel;
 pub(crate) use self::member::{Condition, Watched, WokenBy};
 use self::member::{Look, Member};
 use crate::chain::ErrorChain;
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::{FabricError, Interest, KeyedWaker, Poller, WakeQueue, WakeSocket, Wakes};
 use crate::limits;
-use crate::notice::{NoticeReceiver, WakeWord};
+use crate::notice::WakeWord;
 
 /// The key of the queue of members that this process wakes.
 const QUEUE_KEY: u64 = 0;
@@ -31,12 +33,10 @@ const QUEUE_KEY: u64 = 0;
 const TIMER_KEY: u64 = 1;
 /// The first key of a wake socket.
 const SOCKET_KEYS: u64 = 2;
-/// The first key of a channel of notices.
+/// The first key of a channel of notices, or of a source of arrivals.
 const CHANNEL_KEYS: u64 = 1 << 32;
 /// The first key of a member's own descriptor.
 const MEMBER_KEYS: u64 = 1 << 33;
-/// Turns of a channel's receiver in one wait.
-const TURNS_MAX: usize = 16;
 
 /// How often what has happened is collected before a wait by other means, so that a peer that wakes without end cannot keep the thread.
 const COLLECTIONS_MAX: usize = 16;
@@ -65,8 +65,8 @@ struct WaiterState {
     /// The sockets through which publishers wake members, by their keys.
     sockets: BTreeMap<u64, WakeSocket>,
     sockets_made: u64,
-    /// The channels whose notices wake members, by their keys.
-    channels: BTreeMap<u64, Weak<NoticeReceiver>>,
+    /// What receives on behalf of members, by their keys.
+    channels: BTreeMap<u64, Channel>,
     channels_made: u64,
     /// Members that rest and are not armed yet.
     resting: Vec<Arc<Member>>,
@@ -229,7 +229,7 @@ impl Waiter {
     /// Looks at all members, without a request to wake them.
     fn poll(&self, now_ns: u64) {
         let mut state = self.state.lock();
-        self.watch_channels(&mut state);
+        state.channels.values().for_each(Channel::receive);
         state.schedule();
         state.look_at_all();
         state.look(now_ns);
@@ -245,7 +245,9 @@ impl Waiter {
                 QUEUE_KEY => {}
                 // It was set for this wait.
                 TIMER_KEY => drop(rustix::io::read(&self.timer, &mut [0; 8])),
-                key if (CHANNEL_KEYS..MEMBER_KEYS).contains(&key) => Self::receive(&state, key),
+                key if (CHANNEL_KEYS..MEMBER_KEYS).contains(&key) => {
+                    state.channels.get(&key).into_iter().for_each(Channel::receive);
+                }
                 key if key >= MEMBER_KEYS => tokens.extend(u32::try_from(key - MEMBER_KEYS).ok()),
                 key => self.take_socket(&mut state, key, &mut tokens),
             }
@@ -290,41 +292,30 @@ impl Waiter {
         }
     }
 
-    /// Receives the notices of this channel while it waits.
-    fn receive_for(&self, receiver: &Arc<NoticeReceiver>) {
+    /// Receives from this channel while it waits.
+    fn receive_from(&self, channel: Channel) {
         let state = &mut *self.state.lock();
-        if state.channels.values().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(receiver))) {
+        if state.channels.values().any(|known| known.is_same(&channel)) {
             return;
         }
         let key = CHANNEL_KEYS + state.channels_made;
         state.channels_made += 1;
-        state.channels.insert(key, Arc::downgrade(receiver));
+        state.channels.insert(key, channel);
     }
 
-    /// Watches the channels, so that their notices end the wait.
+    /// Watches the channels, so that what they receive ends the wait.
     fn watch_channels(&self, state: &mut WaiterState) {
-        state.channels.retain(|key, channel| {
-            let Some(receiver) = channel.upgrade() else {
+        state.channels.retain(|key, channel| match channel.watch(*key, &self.poller) {
+            Ok(true) => true,
+            Ok(false) => {
                 self.poller.forget(*key);
-                return false;
-            };
-            let watched = receiver.wait_handle().and_then(|handle| {
-                handle.map_or(Ok(()), |handle| self.poller.watch(*key, handle, Some(Interest::Read)))
-            });
-            if let Err(error) = watched {
-                tracing::debug!(target: "fabricast", error = %ErrorChain(&error), "notices cannot be waited for");
+                false
             }
-            true
+            Err(error) => {
+                tracing::debug!(target: "fabricast", error = %ErrorChain(&error), "a channel cannot be waited for");
+                true
+            }
         });
-    }
-
-    /// Receives the notices of a channel.
-    fn receive(state: &WaiterState, key: u64) {
-        let Some(receiver) = state.channels.get(&key).and_then(Weak::upgrade) else { return };
-        let now_ns = SystemClock.monotonic_ns();
-        // An error is reported by the session; the members' timers still work.
-        let turns = (0..TURNS_MAX).take_while(|_| receiver.turn(now_ns).unwrap_or(false));
-        turns.for_each(drop);
     }
 
     /// Wakes a member from within this process.
@@ -398,8 +389,8 @@ impl Membership {
     /// The subscription has found nothing new. `condition` says how to see that this changes.
     pub(crate) fn rest(&self, condition: Condition) {
         let Some(waiter) = self.waiter() else { return };
-        if let Condition::Notices { receiver, .. } = &condition {
-            waiter.receive_for(receiver);
+        if let Some(channel) = Channel::of(&condition) {
+            waiter.receive_from(channel);
         }
         if self.member.rest(condition) {
             waiter.rest(Arc::clone(&self.member));

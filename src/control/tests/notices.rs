@@ -203,9 +203,12 @@ fn unrequested_notices_end_the_session() {
 
 #[test]
 fn a_wake_word_comes_with_its_memory_and_nothing_else_with_any() {
-    for (by, found) in
-        [(NoticesBy::WakeWord, 0), (NoticesBy::Nothing, 1), (NoticesBy::Channel(sample::channel()), 1)]
-    {
+    for (by, found) in [
+        (NoticesBy::WakeWord, 0),
+        (NoticesBy::Nothing, 1),
+        (NoticesBy::Immediate, 1),
+        (NoticesBy::Channel(sample::channel()), 1),
+    ] {
         let mut pair = Pair::ready();
         let attachment = pair.attach("pull", Delivery::Pull);
         pair.client.listen(attachment).unwrap();

@@ -208,6 +208,7 @@ pub(crate) fn any_way() -> impl Strategy<Value = NoticesBy> {
     prop_oneof![
         Just(NoticesBy::Nothing),
         Just(NoticesBy::WakeWord),
+        Just(NoticesBy::Immediate),
         (any::<u64>(), any::<[u8; 16]>(), any_ticket())
             .prop_map(|(channel, key, ticket)| NoticesBy::Channel(NoticeChannel { channel, key, ticket })),
     ]

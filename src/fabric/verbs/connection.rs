@@ -12,12 +12,12 @@ use super::link::QpLink;
 use super::manager::{CmListener, ManagedLink};
 use super::opened::{Devices, ip_addresses};
 use super::service::Service;
-use super::session::Session;
+use super::session::{Session, SessionArrivals};
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::several::together;
 use crate::fabric::{
-    Acceptor, Address, Capabilities, ChannelReceiver, ChannelSender, Connection, Datagrams, FabricError,
-    Prepared, Received, Registration, Sent, UnicastSender,
+    Acceptor, Address, ArrivalSource, Capabilities, ChannelReceiver, ChannelSender, Connection, Datagrams,
+    FabricError, Prepared, Received, Registration, Sent, UnicastSender,
 };
 
 /// Attempts to find a port that is free for both connection methods.
@@ -69,6 +69,10 @@ impl Connection for VerbsConnection {
 
     fn datagrams(&self) -> Option<&dyn Datagrams> {
         Some(self)
+    }
+
+    fn arrivals(&self) -> Option<Arc<dyn ArrivalSource>> {
+        Some(Arc::new(SessionArrivals::new(&self.session, &self.service)))
     }
 
     fn wait_handle(&self) -> BorrowedFd<'_> {

@@ -1,12 +1,14 @@
 //! A queue pair, its two completion queues, and its work in flight.
 //!
 //! All posts and completions pass here, under one lock. Any thread that polls for one send completion processes
-//! all of them; receive completions wake the thread that waits for messages.
+//! all of them. Receive completions wake the threads that wait for messages; while one waits for wake-ups, those of wake-ups do so too.
 
 mod batch;
 mod frame;
 mod long;
 mod tracker;
+mod wakes;
+mod waking;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +16,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 pub(super) use self::batch::Posted;
-pub(super) use self::frame::BufferedFrame;
+pub(super) use self::frame::{Arrival, BufferedFrame};
 use self::long::LongOperations;
 pub(super) use self::tracker::BatchTracker;
+use self::wakes::OutgoingWakes;
 use super::device;
 use super::error::{Failure, VerbsError};
 use super::opened::OpenDevice;
@@ -35,7 +38,7 @@ use crate::sync::atomic::{AtomicU32, Ordering};
 /// Bytes of a frame buffer.
 const FRAME_LEN: usize = limits::verbs::FRAME_LEN_MAX;
 /// Posted receives.
-const RECEIVES: u16 = limits::verbs::RECEIVES + limits::verbs::SIGNAL_RECEIVES;
+const RECEIVES: u16 = limits::verbs::RECEIVES + limits::verbs::SIGNAL_RECEIVES + limits::verbs::WAKE_RECEIVES;
 /// Buffers for sending frames.
 const SEND_BUFFERS: u16 = limits::verbs::RECEIVES;
 /// Inline bytes of a work request, if the device supports them: a slot with a payload of 128 bytes. A work
@@ -94,6 +97,9 @@ struct EndpointState {
     /// Completed work requests: they show that the peer's host is alive.
     completed: u64,
     long: LongOperations,
+    wakes: OutgoingWakes,
+    /// Which receive completion has an event.
+    armed: Armed,
     /// Free send buffers.
     send_buffers: Vec<u16>,
 }
@@ -114,6 +120,19 @@ enum Work {
     Frame { buffer: Option<u16> },
     /// A probe of the peer's host.
     Probe,
+    /// A wake-up of the peer.
+    Wake { tracker: Arc<BatchTracker> },
+}
+
+/// The next receive completion that has an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Armed {
+    /// None: there was an event.
+    No,
+    /// That of a message, or of a failure.
+    Messages,
+    /// Any.
+    All,
 }
 
 impl Endpoint {
@@ -155,6 +174,8 @@ impl Endpoint {
             frames_under_way: 0,
             completed: 0,
             long: LongOperations::default(),
+            wakes: OutgoingWakes::new(),
+            armed: Armed::No,
             send_buffers: (RECEIVES..RECEIVES + SEND_BUFFERS).rev().collect(),
         };
         Ok(Arc::new(Self {
@@ -176,7 +197,7 @@ impl Endpoint {
 
     /// Posts all receives and requests their notifications. The queue pair must be in a state that accepts them.
     pub(super) fn begin_to_receive(&self) -> Result<(), FabricError> {
-        self.receive_queue.arm()?;
+        self.arm_receives(false)?;
         Ok((0..RECEIVES).try_for_each(|buffer| self.post_receive(buffer))?)
     }
 
@@ -387,6 +408,7 @@ impl EndpointState {
                 self.send_buffers.extend(buffer);
             }
             Some(Work::Probe) => self.is_probing = false,
+            Some(Work::Wake { tracker }) => drop(tracker.wakes.fetch_sub(1, Ordering::Relaxed)),
             None => {}
         }
     }

@@ -4,7 +4,8 @@
 //! network byte order:
 //!
 //! ```text
-//! 00  u16  credits: receives that the sender of this frame has posted again
+//! 00  u8   receives that the sender of this frame has posted again after wake-ups
+//! 01  u8   credits: receives that it has posted again after fragments
 //! 02  u8   bit 0: the frame holds a fragment; bit 1: its message carries a region; bit 2: the region is writable;
 //! 03  u8   version
 //! 04  u32  length of the message, bytes
@@ -18,9 +19,14 @@
 //! Each end posts receives for [`limits::verbs::RECEIVES`] fragments of its peer, which may have that many in flight: a
 //! fragment consumes a credit, which is returned once the fragment was taken and the receive is posted again.
 //! Credits travel with other frames or, when half of them are owed, in a frame of their own. Frames without a fragment consume
-//! no credit: [`limits::verbs::SIGNAL_RECEIVES`] further receives are posted for them. At most two frames that only return
-//! credits are in flight, because each of them returns half of all credits, which the peer must have used
-//! before.
+//! no credit: [`limits::verbs::SIGNAL_RECEIVES`] further receives are posted for them.
+//!
+//! A one-sided write that wakes the peer takes a receive, too, which only returns its number: [`limits::verbs::WAKE_RECEIVES`] further
+//! receives are posted for these, with credits of their own. A queue pair takes its receives in the order in which they were posted,
+//! whatever arrives, so that all of them have buffers for frames.
+//!
+//! Of each kind of credit at most two frames that only return credits are in flight, because each of them returns half of all
+//! credits of one kind, which the peer must have used before.
 
 #![expect(clippy::big_endian_bytes, reason = "the control channel is in network byte order")]
 
@@ -44,6 +50,8 @@ const REGION: u8 = 2;
 const WRITABLE: u8 = 4;
 /// Owed credits that cause a frame of their own.
 const OWED_MAX: u16 = limits::verbs::RECEIVES / 2;
+/// The same, of wake-ups.
+const OWED_WAKES_MAX: u16 = limits::verbs::WAKE_RECEIVES / 2;
 /// Queued bytes at which further messages are refused.
 const QUEUED_LEN_MAX: usize = 2 * limits::CONTROL_MESSAGE_LEN_MAX;
 
@@ -71,8 +79,10 @@ pub(super) struct Malformed(pub(super) &'static str);
 /// The unit that a peer sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Frame<'a> {
-    /// Receives posted again by its sender.
+    /// Receives that its sender has posted again after fragments.
     pub(super) credits: u16,
+    /// Receives that it has posted again after wake-ups.
+    pub(super) wakes: u16,
     /// A piece of a message.
     pub(super) fragment: Option<Fragment<'a>>,
 }
@@ -103,7 +113,7 @@ impl<'a> Frame<'a> {
     /// Decodes a frame.
     pub(super) fn parse(mut bytes: &'a [u8]) -> Result<Self, Malformed> {
         let rest = &mut bytes;
-        let credits = u16::from_be_bytes(take(rest)?);
+        let [wakes, credits] = take(rest)?.map(u16::from);
         let [flags, version] = take(rest)?;
         if version != VERSION {
             return Err(Malformed("unsupported version"));
@@ -112,10 +122,10 @@ impl<'a> Frame<'a> {
         let offset = u32::from_be_bytes(take(rest)?);
         if flags == 0 {
             let is_empty = rest.is_empty() && message_len == 0 && offset == 0;
-            return match (is_empty, credits) {
+            return match (is_empty, credits + wakes) {
                 (false, _) => Err(Malformed("data without a flag for it")),
                 (true, 0) => Err(Malformed("it is empty")),
-                (true, _) => Ok(Self { credits, fragment: None }),
+                (true, _) => Ok(Self { credits, wakes, fragment: None }),
             };
         }
         let region = match flags {
@@ -135,7 +145,7 @@ impl<'a> Frame<'a> {
             return Err(Malformed("its fragment is out of bounds"));
         }
         let fragment = Some(Fragment { message_len, offset, region, bytes });
-        Ok(Self { credits, fragment })
+        Ok(Self { credits, wakes, fragment })
     }
 
     /// Encodes the frame into a buffer.
@@ -146,8 +156,9 @@ impl<'a> Frame<'a> {
             (message_len, offset) = (fragment.message_len, fragment.offset);
         }
         into.clear();
-        into.extend_from_slice(&self.credits.to_be_bytes());
-        into.extend_from_slice(&[flags, VERSION]);
+        // Neither exceeds the receives of its kind.
+        let byte = |count: u16| u8::try_from(count).unwrap_or(u8::MAX);
+        into.extend_from_slice(&[byte(self.wakes), byte(self.credits), flags, VERSION]);
         into.extend_from_slice(&message_len.to_be_bytes());
         into.extend_from_slice(&offset.to_be_bytes());
         if let Some(fragment) = &self.fragment {
@@ -199,6 +210,8 @@ pub(super) struct Outbound {
     credits: u16,
     /// Fragments taken whose credits are not returned yet.
     owed: u16,
+    /// The same of wake-ups.
+    owed_wakes: u16,
 }
 
 /// A message not sent completely.
@@ -212,7 +225,8 @@ struct Queued {
 impl Outbound {
     /// Creates an empty queue.
     pub(super) fn new() -> Self {
-        Self { queue: VecDeque::new(), queued_len: 0, credits: limits::verbs::RECEIVES, owed: 0 }
+        let credits = limits::verbs::RECEIVES;
+        Self { queue: VecDeque::new(), queued_len: 0, credits, owed: 0, owed_wakes: 0 }
     }
 
     /// Whether everything was sent.
@@ -227,7 +241,12 @@ impl Outbound {
 
     /// Whether a frame without a fragment is due.
     fn has_signal(&self) -> bool {
-        self.owed >= OWED_MAX
+        self.owed >= OWED_MAX || self.owed_wakes >= OWED_WAKES_MAX
+    }
+
+    /// Takes the credits to return.
+    fn take_owed(&mut self) -> (u16, u16) {
+        (std::mem::take(&mut self.owed), std::mem::take(&mut self.owed_wakes))
     }
 
     /// Whether another message is accepted.
@@ -247,12 +266,14 @@ impl Outbound {
 
     /// Encodes the next frame into a buffer; `false` if there is none, or no credit.
     pub(super) fn next(&mut self, into: &mut Vec<u8>) -> bool {
-        let Some(first) = self.queue.front_mut().filter(|_| self.credits > 0) else {
-            let is_due = self.has_signal();
-            if is_due {
-                Frame { credits: std::mem::take(&mut self.owed), fragment: None }.emit(into);
-            }
-            return is_due;
+        let is_signal = self.queue.is_empty() || self.credits == 0;
+        if is_signal && !self.has_signal() {
+            return false;
+        }
+        let (credits, wakes) = self.take_owed();
+        let Some(first) = self.queue.front_mut().filter(|_| !is_signal) else {
+            Frame { credits, wakes, fragment: None }.emit(into);
+            return true;
         };
         let region = first.region.take();
         let room =
@@ -262,7 +283,7 @@ impl Outbound {
         let number = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
         let (message_len, offset) = (number(first.bytes.len()), number(first.sent_len));
         let fragment = Some(Fragment { message_len, offset, region, bytes });
-        Frame { credits: std::mem::take(&mut self.owed), fragment }.emit(into);
+        Frame { credits, wakes, fragment }.emit(into);
         self.credits -= 1;
         self.queued_len -= bytes.len();
         first.sent_len += bytes.len();
@@ -285,6 +306,15 @@ impl Outbound {
     /// Counts a fragment as taken, and its receive as posted again.
     pub(super) fn owe(&mut self) {
         self.owed += 1;
+    }
+
+    /// Counts a wake-up as taken. Its receive is to be posted again.
+    pub(super) fn owe_wake(&mut self) -> Result<(), Malformed> {
+        if self.owed_wakes >= limits::verbs::WAKE_RECEIVES {
+            return Err(Malformed("it wakes more often than its credits allow"));
+        }
+        self.owed_wakes += 1;
+        Ok(())
     }
 }
 

@@ -11,8 +11,8 @@ use super::message::Descriptor;
 use super::region::VerbsRegistered;
 use super::sys::{MemoryRegion, Operation, Remote, RemoteAccess, Slice};
 use crate::fabric::{
-    ByteRange, Completion, Exposure, FabricError, Offer, Placement, Registration, RemoteRead, RemoteWrite,
-    Revocation, Write, check_bounds, check_writes,
+    ArrivalAnnouncer, ByteRange, Completion, Exposure, FabricError, Offer, Placement, Registration,
+    RemoteRead, RemoteWrite, Revocation, Write, check_bounds, check_writes,
 };
 use crate::limits;
 use crate::limits::verbs::READ_LEN;
@@ -320,6 +320,29 @@ impl RemoteWrite for VerbsWrite {
     fn revocation(&self) -> Arc<dyn Revocation> {
         let trackers = [Arc::clone(&self.tracker), Arc::clone(&self.fetching.tracker)];
         Arc::new(VerbsRevocation { endpoint: Weak::clone(&self.endpoint), trackers })
+    }
+
+    fn announcer(&self) -> Option<Arc<dyn ArrivalAnnouncer>> {
+        // A write that is lost wakes nobody, and one more that wakes could be lost, too.
+        let is_reliable = self.placement != Placement::Lossy;
+        let (endpoint, tracker) = (Weak::clone(&self.endpoint), Arc::clone(&self.tracker));
+        is_reliable.then(|| Arc::new(VerbsAnnouncer { endpoint, tracker }) as _)
+    }
+}
+
+/// Has the writes to one region wake the peer.
+#[derive(Debug)]
+struct VerbsAnnouncer {
+    endpoint: Weak<Endpoint>,
+    tracker: Arc<BatchTracker>,
+}
+
+impl ArrivalAnnouncer for VerbsAnnouncer {
+    fn begin(&self, token: u32) {
+        if let Some(endpoint) = self.endpoint.upgrade() {
+            endpoint.begin_waking(&self.tracker, token);
+            let_go(endpoint);
+        }
     }
 }
 

@@ -3,6 +3,8 @@
 //! It makes progress when polled: by the owner of its connection, or by the service thread while work is pending
 //! that no owner waits for.
 
+mod arrivals;
+
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,6 +13,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use rustix::event::epoll;
 
+pub(super) use self::arrivals::SessionArrivals;
 use super::endpoint::{BufferedFrame, Endpoint};
 use super::error::{Failure, VerbsError};
 use super::link::{LinkEvent, QpLink};
@@ -22,7 +25,8 @@ use super::silence::{Silence, SilenceCheck};
 use super::stream::FrameStream;
 use crate::fabric::several::together;
 use crate::fabric::{
-    Capabilities, FabricError, Offer, Placement, Prepared, Received, Registration, RemoteKey, Sent, Waker,
+    ArrivalSignals, Capabilities, FabricError, Offer, Placement, Prepared, Received, Registration, RemoteKey,
+    Sent, Waker,
 };
 use crate::limits;
 use crate::memory::WORD;
@@ -44,6 +48,10 @@ pub(super) struct Session {
     events: OwnedFd,
     /// Set once the device is known.
     endpoint: OnceLock<Arc<Endpoint>>,
+    /// What the peer's writes wake.
+    signals: ArrivalSignals,
+    /// Threads that wait at the endpoint's channel in place of the owner.
+    borrowers: Mutex<u32>,
     state: Mutex<SessionState>,
 }
 
@@ -58,6 +66,8 @@ struct SessionState {
     arrivals: VecDeque<HeldFrame>,
     /// Scratch for a frame to send.
     frame: Vec<u8>,
+    /// Wake-ups are owed for which the send queue had no room.
+    has_unsent_wakes: bool,
     end: Option<SessionEnd>,
     /// Set once the owner is gone: what it sent is delivered until then.
     lingers_until_ns: Option<u64>,
@@ -127,6 +137,8 @@ impl Session {
             waker,
             events,
             endpoint: OnceLock::new(),
+            signals: ArrivalSignals::default(),
+            borrowers: Mutex::default(),
             state: Mutex::new(SessionState {
                 link,
                 is_established: false,
@@ -134,6 +146,7 @@ impl Session {
                 inbound: Inbound::default(),
                 arrivals: VecDeque::new(),
                 frame: Vec::new(),
+                has_unsent_wakes: false,
                 end: None,
                 lingers_until_ns: None,
                 attention: Attention::None,
@@ -303,7 +316,8 @@ impl Session {
         let linger_ns = state.lingers_until_ns.unwrap_or(u64::MAX);
         // Completing sends wake no thread, so a full queue, or the last send, is polled.
         let lingers = state.lingers_until_ns.is_some() && !state.link.is_leaving();
-        let polls = state.is_established && (lingers || state.outbound.has_frame() || state.has_unsent());
+        let has_more = state.outbound.has_frame() || state.has_unsent_wakes || state.has_unsent();
+        let polls = state.is_established && (lingers || has_more);
         let check_ns = if state.is_established { state.silence.due_ns() } else { u64::MAX };
         let again_ns = if polls { now_ns.saturating_add(POLL_INTERVAL_NS) } else { u64::MAX };
         Next::AtEvent(link_ns.min(linger_ns).min(again_ns).min(check_ns))
@@ -362,12 +376,17 @@ impl Session {
             if let Err(error) = self.take_arrivals(state, endpoint) {
                 self.end(state, SessionEnd::Failed(Some(error)));
             }
-            if let (None, Some(failure)) = (&state.end, endpoint.failure()) {
-                let failed = failure.error().map(|error| SessionEnd::Failed(Some(error.into())));
-                self.end(state, failed.unwrap_or(SessionEnd::Closed));
-            }
+            self.check_endpoint(state, endpoint);
         }
         self.flush(state);
+    }
+
+    /// Ends the session once its endpoint has failed.
+    fn check_endpoint(&self, state: &mut SessionState, endpoint: &Endpoint) {
+        if let (None, Some(failure)) = (&state.end, endpoint.failure()) {
+            let failed = failure.error().map(|error| SessionEnd::Failed(Some(error.into())));
+            self.end(state, failed.unwrap_or(SessionEnd::Closed));
+        }
     }
 
     /// Handles the events of the link. This terminates: what a peer's frames may return, ask, answer or hold
@@ -404,28 +423,6 @@ impl Session {
         let data = epoll::EventData::new_u64(0);
         let added = epoll::add(&self.readable, endpoint.wait_handle(), data, epoll::EventFlags::IN);
         added.map_err(FabricError::system("wait for a peer"))
-    }
-
-    /// Polls received frames. Returned credits count at once, fragments wait for the owner.
-    fn take_arrivals(&self, state: &mut SessionState, endpoint: &Endpoint) -> Result<(), FabricError> {
-        let mut arrivals = VecDeque::new();
-        endpoint.take_arrivals(&mut arrivals)?;
-        if !arrivals.is_empty() {
-            // A frame shows that the peer received the acceptance.
-            self.establish(state)?;
-        }
-        for arrival in arrivals {
-            let mut words = [0; FRAME_WORDS];
-            let frame = Frame::parse(endpoint.read(arrival, &mut words)).map_err(malformed)?;
-            if frame.fragment.is_none() {
-                // Before the credits are used: the peer's next credit frame may answer them.
-                endpoint.release(arrival)?;
-            } else {
-                state.arrivals.push_back(HeldFrame::Buffer(arrival));
-            }
-            state.outbound.credit(frame.credits).map_err(malformed)?;
-        }
-        Ok(())
     }
 
     fn take_message(&self, state: &mut SessionState, into: &mut [u8]) -> Result<Received, FabricError> {
@@ -474,7 +471,7 @@ impl Session {
         Ok(message)
     }
 
-    /// Sends queued frames while the peer has credit.
+    /// Sends queued frames while the peer has credit, and wake-ups that are owed.
     fn flush(&self, state: &mut SessionState) {
         let Some(endpoint) = self.endpoint.get().filter(|_| state.is_established && state.end.is_none())
         else {
@@ -490,6 +487,7 @@ impl Session {
                 return self.end(state, SessionEnd::Failed(Some(error)));
             }
         }
+        state.has_unsent_wakes = endpoint.send_wakes();
     }
 
     /// Ends the session and notifies the peer. The first end is kept.
@@ -510,6 +508,7 @@ impl Session {
         }
         state.end = Some(end);
         state.link.disconnect();
+        self.signals.raise_all();
     }
 
     /// Whether another message could be queued.
@@ -534,6 +533,7 @@ impl SessionState {
     /// Whether work is pending that no owner waits for.
     fn is_unfinished(&mut self) -> bool {
         let has_frames = !self.outbound.is_empty() || self.outbound.has_frame() || self.has_unsent();
+        let has_frames = has_frames || self.has_unsent_wakes;
         self.end.is_none() && (!self.is_established || has_frames || self.lingers_until_ns.is_some())
     }
 
@@ -555,6 +555,9 @@ impl SessionState {
     fn take_frame(&mut self, bytes: Vec<u8>) -> Result<(), FabricError> {
         let frame = Frame::parse(&bytes).map_err(malformed)?;
         self.outbound.credit(frame.credits).map_err(malformed)?;
+        if frame.wakes > 0 {
+            return Err(malformed(Malformed("no write of this connection wakes")));
+        }
         if frame.fragment.is_some() {
             if self.arrivals.len() >= usize::from(limits::verbs::RECEIVES) {
                 return Err(malformed(Malformed("it exceeds its credits")));

@@ -4,6 +4,7 @@
 mod channels;
 mod hostile;
 mod strangers;
+mod wakes;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -11,7 +12,7 @@ use std::os::fd::BorrowedFd;
 use std::process::Command;
 use std::time::Duration;
 
-use super::endpoint::Endpoint;
+use super::endpoint::{Arrival, Endpoint};
 use super::link::LinkEvent;
 use super::message::{Descriptor, Frame};
 use super::one_sided::VerbsOffer;
@@ -115,9 +116,10 @@ impl Rogue {
     fn region(&self) -> Descriptor {
         let mut arrivals = VecDeque::new();
         until("a region", || {
-            self.endpoint.take_arrivals(&mut arrivals).unwrap();
+            self.endpoint.take_arrivals(&mut arrivals, false).unwrap();
             let mut words = [0; 512];
-            let frame = Frame::parse(self.endpoint.read(arrivals.pop_front()?, &mut words)).unwrap();
+            let Arrival::Frame(arrival) = arrivals.pop_front()? else { panic!("a wake-up") };
+            let frame = Frame::parse(self.endpoint.read(arrival, &mut words)).unwrap();
             frame.fragment?.region
         })
     }

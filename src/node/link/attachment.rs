@@ -10,12 +10,13 @@ use crate::chain::ErrorChain;
 use crate::control::{AttachOptions, NoticeChannel, NoticesBy, SubscriberCounts, WakeBy};
 use crate::event::Event;
 use crate::fabric::{Exposure, FabricError, KeyedWaker, Offer, Placement, Prepared, Registration};
+use crate::id::Delivery;
 use crate::memory::Region;
 use crate::notice::{WAKE_WORD_LEN, WakeWord};
 use crate::repository::SubscriberStats;
 use crate::subscriber::{
-    AttachError, Attachment, GrantError, Granted, NoticeSource, NoticeSubscription, Source, TopicEnd, Waiter,
-    Watched,
+    ArrivalSubscription, AttachError, Attachment, GrantError, Granted, NoticeSource, NoticeSubscription,
+    Source, TopicEnd, Waiter, Watched,
 };
 use crate::sync::atomic::{AtomicBool, Ordering};
 
@@ -76,6 +77,12 @@ impl LinkAttachment {
                 Some(NoticeSource::WakeWord(WakeWord::new(memory)))
             }
             NoticesBy::Channel(channel) => Some(NoticeSource::Channel(self.notices(&channel, granted)?)),
+            // A publisher that names it where writes wake nobody costs the subscriber its notices.
+            NoticesBy::Immediate => {
+                let is_written = self.attached.delivery == Delivery::Push;
+                let arrivals = is_written.then(|| self.link.state.lock().arrivals()).flatten();
+                arrivals.map(|it| NoticeSource::Immediate(ArrivalSubscription::new(it, self.id.get())))
+            }
         })
     }
 

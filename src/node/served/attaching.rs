@@ -227,7 +227,7 @@ impl Served {
             topic.show_in(landing, &serving.core.clock_line());
         }
         let attachment = self.attachments.get_mut(&id).ok_or_else(|| unfit(""))?;
-        attachment.revocation = Some(remote.revocation());
+        (attachment.revocation, attachment.announcer) = (Some(remote.revocation()), remote.announcer());
         // An earlier refused one stays closed.
         attachment.closed = Arc::default();
         let (closed, subscriber) = (Arc::clone(&attachment.closed), attachment.subscriber.clone());

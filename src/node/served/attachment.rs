@@ -3,7 +3,7 @@ use std::sync::{Arc, OnceLock};
 use super::request::Asked;
 use crate::control::{AttachmentId, RegionKind};
 use crate::event::Event;
-use crate::fabric::{FabricError, Registration, Revocation};
+use crate::fabric::{ArrivalAnnouncer, FabricError, Registration, Revocation};
 use crate::id::{Delivery, KindOptions, NodeName, Sequence, TopicName};
 use crate::limits;
 use crate::metrics::Gauge;
@@ -26,6 +26,8 @@ pub(super) struct ServedAttachment {
     pub(super) closed: Arc<AtomicBool>,
     /// Revokes the writes to it. The peer withdraws it once notified that writing has stopped.
     pub(super) revocation: Option<Arc<dyn Revocation>>,
+    /// Has the writes to it wake the peer.
+    pub(super) announcer: Option<Arc<dyn ArrivalAnnouncer>>,
     /// It is counted among the topic's subscribers.
     pub(super) counted: bool,
     /// Wakes the peer on this host, if requested.
@@ -86,6 +88,7 @@ impl ServedAttachment {
             granted: Sequence::NONE,
             closed: Arc::default(),
             revocation: None,
+            announcer: None,
             counted: false,
             wake_word: None,
             waking: None,
@@ -165,6 +168,13 @@ impl ServedAttachment {
         // The last value may be on its way, or have come between the handover of its region and the end.
         let owes = || self.delivery == Delivery::Push && self.topic.landings.owe(&self.closed);
         is_late || (is_given_up || !owes()) && self.is_revoked()
+    }
+
+    /// Has the writes to its landing region wake the peer from now on. Returns whether they can.
+    pub(super) fn announce(&self) -> bool {
+        let (_, number) = self.number;
+        self.announcer.iter().for_each(|announcer| announcer.begin(number));
+        self.announcer.is_some()
     }
 
     /// Whether its landing region waits for a stalled subscriber.

@@ -72,7 +72,10 @@ impl Audience {
             attachment.wake_word = Some(wake_word);
             return Ok(NoticesBy::WakeWord);
         }
-        // A push subscriber sees writes in its own memory.
+        if attachment.delivery == Delivery::Push && attachment.announce() {
+            return Ok(NoticesBy::Immediate);
+        }
+        // Of a push subscriber nothing else wakes: it sees writes in its own memory.
         let datagrams = connection.datagrams().filter(|_| attachment.delivery == Delivery::Pull);
         let channel = datagrams.map(|datagrams| datagrams.channel_sender()).transpose()?.flatten();
         let Some(channel) = channel else { return Ok(NoticesBy::Nothing) };

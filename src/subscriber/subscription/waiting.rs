@@ -64,7 +64,16 @@ impl Subscription {
                 let (memory, topic) = (Arc::clone(memory), Arc::<dyn Attachment>::clone(&self.attachment));
                 Condition::Values { memory, last, topic, by }
             }
-            (Source::Landing { .. }, _) => at(limits::WAITER_POLL_NS),
+            (Source::Landing { .. }, _) => match &mut self.notice_source {
+                Some(NoticeSource::Immediate(arrivals)) => {
+                    match arrivals.rest(last, now_ns, membership.waker()) {
+                        Some(condition) => condition,
+                        // It is still ready.
+                        None => return,
+                    }
+                }
+                _ => at(limits::WAITER_POLL_NS),
+            },
             (Source::Remote(_), Some(NoticeSource::Channel(notices))) if !is_fetching => {
                 notices.rest(last, now_ns, membership.waker())
             }

@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use crate::fabric::{ArrivalSignal, ArrivalSource};
 use crate::id::Sequence;
 use crate::layout::header::HOT_SEQUENCE;
 use crate::memory::Region;
@@ -29,6 +30,8 @@ pub(crate) enum Condition {
     At(u64),
     /// There is a notice of a sequence after `seen`, or it is this time, ns.
     Notices { receiver: Arc<NoticeReceiver>, mailbox: Arc<Mailbox>, seen: Sequence, due_ns: u64 },
+    /// The publisher has written, or it is this time, ns.
+    Arrivals { source: Arc<dyn ArrivalSource>, signal: Arc<ArrivalSignal>, due_ns: Option<u64> },
     /// This memory has a value after `last`, or the topic has ended.
     Values { memory: Arc<Region>, last: Sequence, topic: Arc<dyn Watched>, by: WokenBy },
 }
@@ -118,9 +121,11 @@ impl Member {
                 wake_word.arm(*slot);
                 wake_word.is_demanding()
             }
-            Condition::Values { .. } | Condition::Notices { .. } | Condition::Told | Condition::At(_) => {
-                false
-            }
+            Condition::Values { .. }
+            | Condition::Notices { .. }
+            | Condition::Arrivals { .. }
+            | Condition::Told
+            | Condition::At(_) => false,
         }
     }
 
@@ -131,6 +136,7 @@ impl Member {
                 topic.has_ended() || memory.load_acquire(HOT_SEQUENCE) > last.get()
             }
             Condition::Notices { mailbox, seen, .. } => mailbox.has_news(*seen),
+            Condition::Arrivals { signal, .. } => signal.is_raised(),
             Condition::Told | Condition::At(_) => false,
         }
     }
@@ -140,6 +146,7 @@ impl Member {
         let expected_ns = Some(self.expected_ns.load(Ordering::Relaxed)).filter(|due_ns| *due_ns < u64::MAX);
         let due_ns = match &*self.condition.lock() {
             Condition::At(due_ns) | Condition::Notices { due_ns, .. } => Some(*due_ns),
+            Condition::Arrivals { due_ns, .. } => *due_ns,
             Condition::Values { by: WokenBy::Looks { interval_ns, from_ns }, .. } => {
                 Some(from_ns.saturating_add(*interval_ns))
             }
@@ -161,11 +168,13 @@ impl Member {
             Condition::At(due_ns) | Condition::Notices { due_ns, .. } => {
                 Look::Again(expected_ns.min(*due_ns))
             }
+            Condition::Arrivals { due_ns: Some(due_ns), .. } if *due_ns <= now_ns => Look::Ready,
+            Condition::Arrivals { due_ns: Some(due_ns), .. } => Look::Again(expected_ns.min(*due_ns)),
             Condition::Values { by: WokenBy::Looks { interval_ns, .. }, .. } => {
                 Look::Again(expected_ns.min(now_ns.saturating_add(*interval_ns)))
             }
-            Condition::Values { .. } | Condition::Told if expected_ns < u64::MAX => Look::Again(expected_ns),
-            Condition::Values { .. } | Condition::Told => Look::Done,
+            _ if expected_ns < u64::MAX => Look::Again(expected_ns),
+            Condition::Values { .. } | Condition::Arrivals { .. } | Condition::Told => Look::Done,
         }
     }
 }

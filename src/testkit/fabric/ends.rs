@@ -3,13 +3,14 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use super::arrival::SimArrivals;
 use super::one_sided::SimOffer;
 use super::readiness::Readiness;
 use super::state::{Arrival, SimRegistered};
 use super::{Network, Reach};
 use crate::fabric::{
-    Acceptor, Address, Capabilities, ChannelReceiver, ChannelSender, Connection, Datagrams, FabricError,
-    Offer, Placement, Prepared, Received, Registration, Sent, UnicastSender,
+    Acceptor, Address, ArrivalSource, Capabilities, ChannelReceiver, ChannelSender, Connection, Datagrams,
+    FabricError, Offer, Placement, Prepared, Received, Registration, Sent, UnicastSender,
 };
 use crate::id::NodeName;
 use crate::limits;
@@ -103,6 +104,11 @@ impl Connection for SimConnection {
 
     fn datagrams(&self) -> Option<&dyn Datagrams> {
         Some(self)
+    }
+
+    fn arrivals(&self) -> Option<Arc<dyn ArrivalSource>> {
+        let is_fetched = self.network.reach == Reach::Fetched;
+        is_fetched.then(|| Arc::new(SimArrivals::new(&self.network, self.link, self.process)) as _)
     }
 
     fn wait_handle(&self) -> BorrowedFd<'_> {

@@ -16,6 +16,7 @@
 //! Every process has a channel of datagrams, whose [`DatagramFaults`] also follow from the seed. A receiver that does not poll
 //! loses the oldest datagrams first.
 
+mod arrival;
 mod channel;
 mod ends;
 mod one_sided;
@@ -87,7 +88,7 @@ impl Network {
     /// Advances every transfer a little, and time to the next arrival. Returns whether anything was in flight.
     pub(crate) fn step(&self) -> bool {
         let mut state = self.state.lock();
-        let moved = state.progress_all();
+        let moved = state.progress_all() | state.progress_wakes();
         let due = state.next_due(self.now());
         match due {
             Some(due) => self.clock.advance_to(due),

@@ -7,11 +7,12 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 use super::Network;
+use super::arrival::SimAnnouncer;
 use super::state::{Capability, RegionHold};
 use super::transfer::Route;
 use crate::fabric::{
-    ByteRange, Completion, Exposure, FabricError, NothingToRevoke, Offer, Placement, Registration,
-    RemoteRead, RemoteWrite, Revocation, Write, check_bounds, check_writes,
+    ArrivalAnnouncer, ByteRange, Completion, Exposure, FabricError, NothingToRevoke, Offer, Placement,
+    Registration, RemoteRead, RemoteWrite, Revocation, Write, check_bounds, check_writes,
 };
 use crate::memory::WORD;
 use crate::memory::{Access, MemoryError, Protection, Region};
@@ -77,7 +78,8 @@ impl Offer for SimOffer {
                     (Arc::default(), Region::allocate(len_min.max(WORD), Protection::PeersRead)?);
                 let (len, mirror) = (len_min, Arc::new(mirror));
                 let (open, network) = (Arc::clone(&self.network.written), self.network);
-                Ok(Box::new(SentWrite { network, route, len, mirror, sending, _open: open }))
+                let token = Arc::default();
+                Ok(Box::new(SentWrite { network, route, len, mirror, sending, token, _open: open }))
             }
         }
     }
@@ -223,6 +225,8 @@ struct SentWrite {
     /// Receives the words that are read back.
     mirror: Arc<Region>,
     sending: Arc<Mutex<Sending>>,
+    /// The number with which writes wake the peer, once there is one.
+    token: Arc<Mutex<Option<u32>>>,
     _open: Arc<()>,
 }
 
@@ -270,7 +274,8 @@ impl RemoteWrite for SentWrite {
             return Err(FabricError::Closed);
         }
         let after = sending.transfers.back().copied();
-        let transfer = state.begin_write(self.route.clone(), source.region(), writes, after);
+        let order = (after, *self.token.lock());
+        let transfer = state.begin_write(self.route.clone(), source.region(), writes, order);
         sending.transfers.push_back(transfer);
         Ok(Completion::Pending)
     }
@@ -303,6 +308,11 @@ impl RemoteWrite for SentWrite {
     fn revocation(&self) -> Arc<dyn Revocation> {
         let (network, sending) = (Arc::clone(&self.network), Arc::clone(&self.sending));
         Arc::new(SentRevocation { network, sending })
+    }
+
+    fn announcer(&self) -> Option<Arc<dyn ArrivalAnnouncer>> {
+        let (network, route) = (Arc::clone(&self.network), self.route.clone());
+        Some(Arc::new(SimAnnouncer { network, route, token: Arc::clone(&self.token) }))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 
+use super::arrival::Waking;
 use super::channel::Channels;
 use super::readiness::Readiness;
 use super::transfer::Transfer;
@@ -23,6 +24,7 @@ pub(super) struct SimState {
     pub(super) random: Random,
     pub(super) transfers: BTreeMap<u64, Transfer>,
     pub(super) channels: Channels,
+    pub(super) waking: Waking,
     /// So many batches of reads will fail halfway.
     pub(super) doomed_reads: u32,
     /// How many more batches of writes fail, at their end.
@@ -140,6 +142,7 @@ impl SimState {
             random: Random::new(seed),
             transfers: BTreeMap::new(),
             channels: Channels::default(),
+            waking: Waking::default(),
             doomed_reads: 0,
             doomed_writes: 0,
             processes: Vec::new(),

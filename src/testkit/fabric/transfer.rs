@@ -26,6 +26,8 @@ pub(super) struct Transfer {
     failure: Option<Failure>,
     /// It fails at its end.
     is_doomed: bool,
+    /// The number with which it wakes the peer at its end.
+    wake: Option<u32>,
 }
 
 /// The memories between which a transfer runs.
@@ -108,7 +110,8 @@ impl SimState {
             pieces.truncate(self.random.index(pieces.len() + 1));
         }
         let (local, way) = (Arc::clone(mirror), Way::Read);
-        self.begin(Transfer { route, local, way, pieces, pace: 1, after: None, failure: None, is_doomed })
+        let (after, wake) = (None, None);
+        self.begin(Transfer { route, local, way, pieces, pace: 1, after, failure: None, is_doomed, wake })
     }
 
     /// Begins these writes one after another, the pieces of each in random order.
@@ -117,7 +120,7 @@ impl SimState {
         route: Route,
         source: &Arc<Region>,
         writes: &[Write],
-        after: Option<u64>,
+        (after, wake): (Option<u64>, Option<u32>),
     ) -> u64 {
         let mut pieces = VecDeque::new();
         for write in writes {
@@ -134,7 +137,7 @@ impl SimState {
         }
         let (local, way, is_doomed) = (Arc::clone(source), Way::Write, self.doomed_writes > 0);
         self.doomed_writes = self.doomed_writes.saturating_sub(1);
-        self.begin(Transfer { route, local, way, pieces, pace: 1, after, failure: None, is_doomed })
+        self.begin(Transfer { route, local, way, pieces, pace: 1, after, failure: None, is_doomed, wake })
     }
 
     fn begin(&mut self, transfer: Transfer) -> u64 {
@@ -178,6 +181,9 @@ impl SimState {
             transfer.advance(count, self.reachable(transfer.route.owner, transfer.route.link));
             if matches!(transfer.failure, Some(Failure::Withdrawn)) {
                 self.break_off(transfer.route.link);
+            }
+            if let Some(token) = transfer.wake.take_if(|_| transfer.pieces.is_empty()) {
+                self.wake_along(&transfer.route, token);
             }
         }
         self.transfers.insert(serial, transfer);

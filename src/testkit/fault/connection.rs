@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::one_sided::{FaultyRead, FaultyWrite};
 use super::script::{Fault, Operation, Running};
 use crate::fabric::{
-    Acceptor, Address, Capabilities, Connection, Datagrams, FabricError, Offer, Prepared, Received,
-    Registration, RemoteRead, RemoteWaker, RemoteWrite, Sent,
+    Acceptor, Address, ArrivalSource, Capabilities, Connection, Datagrams, FabricError, Offer, Prepared,
+    Received, Registration, RemoteRead, RemoteWaker, RemoteWrite, Sent,
 };
 use crate::memory::Region;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -144,6 +144,10 @@ impl Connection for FaultyConnection {
         if let Some(inner) = &mut self.inner {
             inner.withdraw(registration);
         }
+    }
+
+    fn arrivals(&self) -> Option<Arc<dyn ArrivalSource>> {
+        self.inner.as_ref().and_then(|inner| inner.arrivals())
     }
 
     fn datagrams(&self) -> Option<&dyn Datagrams> {

@@ -7,7 +7,8 @@ use super::connection::Session;
 use super::failed;
 use super::script::{Fault, Operation};
 use crate::fabric::{
-    ByteRange, Completion, FabricError, Placement, Registration, RemoteRead, RemoteWrite, Revocation, Write,
+    ArrivalAnnouncer, ByteRange, Completion, FabricError, Placement, Registration, RemoteRead, RemoteWrite,
+    Revocation, Write,
 };
 use crate::memory::Region;
 use crate::memory::WORD;
@@ -208,5 +209,9 @@ impl RemoteWrite for FaultyWrite {
 
     fn revocation(&self) -> Arc<dyn Revocation> {
         self.inner.revocation()
+    }
+
+    fn announcer(&self) -> Option<Arc<dyn ArrivalAnnouncer>> {
+        self.inner.announcer()
     }
 }

@@ -48,13 +48,19 @@ impl Endpoint {
         let work = Work::OneSided { tracker: Arc::clone(tracker), _region: Arc::clone(region) };
         let Some(id) = state.work.begin(needed, work) else { return Ok(Posted::NoRoom) };
         tracker.batches.fetch_add(1, Ordering::Relaxed);
-        self.post_chains(&mut state, id, needed, operations)
+        let immediate = state.wakes.immediate(tracker);
+        let posted = self.post_chains(&mut state, (id, immediate), needed, operations)?;
+        if posted == Posted::Yes {
+            state.wakes.posted(tracker, immediate.is_some());
+        }
+        Ok(posted)
     }
 
+    /// Posts these operations. The last one is a write if there is a number with which it wakes the peer.
     fn post_chains<'a>(
         &self,
         state: &mut EndpointState,
-        id: BatchId,
+        (id, immediate): (BatchId, Option<u32>),
         requests: u32,
         operations: impl Iterator<Item = Operation<'a>>,
     ) -> Result<Posted, FabricError> {
@@ -68,7 +74,11 @@ impl Endpoint {
             if signaled {
                 (unsignaled_len, completions) = (0, completions + 1);
             }
-            chain.push(&SendRequest { wr_id: id.request(is_last), operation, signaled });
+            let request = SendRequest { wr_id: id.request(is_last), operation, signaled };
+            match immediate.filter(|_| is_last) {
+                Some(immediate) => chain.push_with_immediate(&request, immediate),
+                None => chain.push(&request),
+            }
             if !chain.is_full() && !is_last {
                 continue;
             }
@@ -101,11 +111,11 @@ impl Endpoint {
     }
 
     /// Refuses new batches of a tracker, and returns whether none is in flight.
-    pub(in crate::fabric::verbs) fn revoke(&self, tracker: &BatchTracker) -> bool {
+    pub(in crate::fabric::verbs) fn revoke(&self, tracker: &Arc<BatchTracker>) -> bool {
         let mut state = self.state.lock();
         tracker.revoked.store(true, Ordering::Relaxed);
         self.poll_sends(&mut state);
-        tracker.batches.load(Ordering::Relaxed) == 0
+        state.end_waking(tracker) && tracker.batches.load(Ordering::Relaxed) == 0
     }
 
     /// Returns a handle that becomes readable when a batch of this tracker may be complete, or another one can be posted. `None`

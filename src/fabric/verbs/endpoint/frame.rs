@@ -1,7 +1,7 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use super::{Endpoint, FRAME_LEN, Work};
+use super::{Armed, Endpoint, FRAME_LEN, Work};
 use crate::fabric::FabricError;
 use crate::fabric::verbs::error::{Failure, VerbsError};
 use crate::fabric::verbs::sys::{
@@ -16,6 +16,30 @@ pub(in crate::fabric::verbs) struct BufferedFrame {
     len: usize,
 }
 
+/// What a receive has received.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::fabric::verbs) enum Arrival {
+    Frame(BufferedFrame),
+    /// A wake-up with this token, which has left the buffer as it was.
+    Wake {
+        token: u32,
+        unused: BufferedFrame,
+    },
+}
+
+impl Arrival {
+    fn of(completion: &WorkCompletion) -> Self {
+        let buffer = u16::try_from(completion.wr_id).unwrap_or(u16::MAX);
+        match completion.immediate {
+            Some(token) => Self::Wake { token, unused: BufferedFrame { buffer, len: 0 } },
+            None => {
+                let len = (completion.byte_len as usize).min(FRAME_LEN);
+                Self::Frame(BufferedFrame { buffer, len })
+            }
+        }
+    }
+}
+
 /// Frames of control messages.
 impl Endpoint {
     /// Readable when [`Self::take_arrivals`] may have a frame.
@@ -23,21 +47,41 @@ impl Endpoint {
         self.receive_channel.as_fd()
     }
 
-    /// Takes the received frames, in order, and requests a notification for the next one.
+    /// Takes what was received, in order, and requests an event for what comes next: for a message, or, with `for_wakes`, for anything.
     pub(in crate::fabric::verbs) fn take_arrivals(
         &self,
-        into: &mut VecDeque<BufferedFrame>,
+        into: &mut VecDeque<Arrival>,
+        for_wakes: bool,
     ) -> Result<(), FabricError> {
         loop {
             self.poll_receives(into)?;
-            if self.receive_channel.drain()? == 0 {
+            if self.receive_channel.drain()? > 0 {
+                self.state.lock().armed = Armed::No;
+            } else if !self.arm_receives(for_wakes)? {
                 return Ok(());
             }
-            self.receive_queue.arm()?;
         }
     }
 
-    fn poll_receives(&self, into: &mut VecDeque<BufferedFrame>) -> Result<(), SysError> {
+    /// Requests an event for the next message or, with `for_wakes`, for the next completion, unless that was requested already. Returns
+    /// whether it was not: what arrived before has no event, so poll once more.
+    pub(super) fn arm_receives(&self, for_wakes: bool) -> Result<bool, SysError> {
+        let mut state = self.state.lock();
+        match (state.armed, for_wakes) {
+            (Armed::All, _) | (Armed::Messages, false) => return Ok(false),
+            (_, true) => {
+                self.receive_queue.arm()?;
+                state.armed = Armed::All;
+            }
+            (Armed::No, false) => {
+                self.receive_queue.arm_for_messages()?;
+                state.armed = Armed::Messages;
+            }
+        }
+        Ok(true)
+    }
+
+    fn poll_receives(&self, into: &mut VecDeque<Arrival>) -> Result<(), SysError> {
         let mut completions = [WorkCompletion::default(); CHAIN_LEN_MAX];
         loop {
             let len = self.receive_queue.poll(&mut completions)?;
@@ -45,9 +89,7 @@ impl Endpoint {
             for completion in completions.iter().take(len) {
                 if completion.status == Status::Success {
                     state.completed += 1;
-                    let buffer = u16::try_from(completion.wr_id).unwrap_or(u16::MAX);
-                    let len = (completion.byte_len as usize).min(FRAME_LEN);
-                    into.push_back(BufferedFrame { buffer, len });
+                    into.push_back(Arrival::of(completion));
                 } else {
                     // The send completions report why the queue pair failed.
                     self.poll_sends(&mut state);

@@ -6,6 +6,9 @@ use crate::fabric::verbs::sys::CompletionChannel;
 use crate::fabric::{FabricError, Waker};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+/// Set with a token, which may be 0.
+const WAKES: u64 = 1 << 32;
+
 /// The state of one owner's one-sided operations. Accessed only under the endpoint's lock.
 #[derive(Debug, Default)]
 pub(in crate::fabric::verbs) struct BatchTracker {
@@ -15,6 +18,14 @@ pub(in crate::fabric::verbs) struct BatchTracker {
     pub(super) failed: AtomicBool,
     /// New batches are refused.
     pub(super) revoked: AtomicBool,
+    /// The number with which each batch wakes the peer, and [`WAKES`]; 0 if it does not.
+    token: AtomicU64,
+    /// A batch was posted whose wake-up was not sent.
+    pub(super) owes: AtomicBool,
+    /// It is among those for which the endpoint may owe a wake-up.
+    pub(super) is_owing: AtomicBool,
+    /// Wake-ups in flight that were sent by themselves.
+    pub(super) wakes: AtomicU64,
     /// The owner waits for a batch, or is about to.
     pub(super) waits: AtomicBool,
     /// The owner was woken.
@@ -33,6 +44,17 @@ pub(super) struct Waiter {
 }
 
 impl BatchTracker {
+    /// The number with which each batch wakes the peer.
+    #[inline]
+    pub(super) fn token(&self) -> Option<u32> {
+        let token = self.token.load(Ordering::Relaxed);
+        u32::try_from(token & !WAKES).ok().filter(|_| token & WAKES != 0)
+    }
+
+    pub(super) fn set_token(&self, token: u32) {
+        self.token.store(u64::from(token) | WAKES, Ordering::Relaxed);
+    }
+
     /// Counts one of its batches as complete.
     pub(super) fn land(&self) {
         self.batches.fetch_sub(1, Ordering::Relaxed);

@@ -9,7 +9,7 @@ const DESCRIPTOR: Descriptor = Descriptor {
 };
 
 /// An empty frame.
-const NOTHING: Frame<'_> = Frame { credits: 0, fragment: None };
+const NOTHING: Frame<'_> = Frame { credits: 0, wakes: 0, fragment: None };
 
 /// A frame with this fragment.
 fn whole(fragment: Fragment<'_>) -> Frame<'_> {
@@ -38,13 +38,14 @@ fn frame<'a>(random: &mut Random, bytes: &'a [u8]) -> Frame<'a> {
     let offset = if region.is_some() { 0 } else { number(random.below(50_000)) };
     let message_len = number(u64::from(offset) + bytes.len() as u64 + random.below(1000));
     let fragment = (!random.once_in(4)).then_some(Fragment { message_len, offset, region, bytes });
-    Frame { credits: number(1 + random.below(u16::MAX.into())), fragment }
+    let [credits, wakes] = [1, 0].map(|min| number(min + random.below(255)));
+    Frame { credits, wakes, fragment }
 }
 
 #[test]
 fn golden_bytes() {
     let fragment = Fragment { message_len: 5, offset: 0, region: Some(DESCRIPTOR), bytes: b"hello" };
-    let bytes = emitted(&Frame { credits: 0x0304, ..whole(fragment) });
+    let bytes = emitted(&Frame { credits: 4, wakes: 3, ..whole(fragment) });
     let header = b"\x03\x04\x07\x01\0\0\0\x05\0\0\0\0";
     let region = b"\x01\x02\x03\x04\x05\x06\0\0\x11\x22\x33\x44\0\0\0\0\0\x01\0\0";
     assert_eq!(bytes, [header.as_slice(), region, b"hello"].concat());

@@ -5,7 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use rdma_sys::{ibv_comp_channel, ibv_cq, ibv_wc, ibv_wc_flags, ibv_wc_status as names};
+use rdma_sys::{
+    ibv_comp_channel, ibv_cq, ibv_wc, ibv_wc_flags, ibv_wc_opcode as opcodes, ibv_wc_status as names,
+};
 use rustix::io::Errno;
 
 use super::{Context, SysError, borrow, check, set_nonblocking, warn_left};
@@ -137,8 +139,18 @@ impl CompletionQueue {
 
     /// Requests an event on the channel for the next completion. Existing completions cause none.
     pub(in crate::fabric::verbs) fn arm(&self) -> Result<(), SysError> {
+        self.request_event(false)
+    }
+
+    /// Requests an event for the next message or failure, not for a write with an immediate number. [`Self::arm`] still takes effect
+    /// afterwards; this has none after that until there was an event.
+    pub(in crate::fabric::verbs) fn arm_for_messages(&self) -> Result<(), SysError> {
+        self.request_event(true)
+    }
+
+    fn request_event(&self, is_solicited_only: bool) -> Result<(), SysError> {
         // SAFETY: the queue lives as long as this value; the driver locks it.
-        let returned = unsafe { rdma_sys::ibv_req_notify_cq(self.raw(), 0) };
+        let returned = unsafe { rdma_sys::ibv_req_notify_cq(self.raw(), is_solicited_only.into()) };
         check("ibv_req_notify_cq", returned)
     }
 }
@@ -167,6 +179,8 @@ pub(in crate::fabric::verbs) struct WorkCompletion {
     pub(in crate::fabric::verbs) source_queue_pair: u32,
     /// Whether a datagram begins with the header that shows its source.
     pub(in crate::fabric::verbs) has_header: bool,
+    /// The number of the peer's write that took this receive, which leaves the buffer as it was.
+    pub(in crate::fabric::verbs) immediate: Option<u32>,
 }
 
 impl WorkCompletion {
@@ -180,14 +194,30 @@ impl WorkCompletion {
             byte_len: if is_whole { raw.byte_len } else { 0 },
             source_queue_pair: if is_whole { raw.src_qp } else { 0 },
             has_header: is_whole && raw.wc_flags & ibv_wc_flags::IBV_WC_GRH.0 != 0,
+            immediate: if is_whole { immediate(raw) } else { None },
         }
     }
+}
+
+fn immediate(raw: &ibv_wc) -> Option<u32> {
+    // SAFETY: both variants of the union are numbers of the same size.
+    let number = unsafe { raw.imm_data_invalidated_rkey_union.imm_data };
+    (raw.opcode == opcodes::IBV_WC_RECV_RDMA_WITH_IMM).then(|| u32::from_be(number))
 }
 
 impl Default for WorkCompletion {
     fn default() -> Self {
         let status = Status::Success;
-        Self { wr_id: 0, status, vendor_err: 0, byte_len: 0, source_queue_pair: 0, has_header: false }
+        let (byte_len, source_queue_pair) = (0, 0);
+        Self {
+            wr_id: 0,
+            status,
+            vendor_err: 0,
+            byte_len,
+            source_queue_pair,
+            has_header: false,
+            immediate: None,
+        }
     }
 }
 

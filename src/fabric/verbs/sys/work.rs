@@ -79,12 +79,13 @@ pub(in crate::fabric::verbs) enum Operation<'a> {
         /// The destination.
         remote: Remote,
     },
-    /// Sends a message. Its memory must not change before the completion.
+    /// Sends a message, which also wakes a peer whose queue is armed for solicited completions only. Its memory must not change before
+    /// the completion.
     Send {
         /// The message.
         local: Slice<'a>,
     },
-    /// Sends a message. It is copied at once.
+    /// The same, of a message that is copied at once.
     SendInline {
         /// The message.
         bytes: &'a [u8],
@@ -215,9 +216,35 @@ impl<'a> SendChain<'a> {
     /// If it is full, which is a bug of the caller.
     #[inline]
     pub(in crate::fabric::verbs) fn push(&mut self, request: &SendRequest<'a>) {
+        self.append(request, None);
+    }
+
+    /// Appends a write that takes one of the peer's receives once all of it has arrived, which shows the peer this number.
+    ///
+    /// # Panics
+    ///
+    /// If the chain is full, or the operation is not a write: both are bugs of the caller.
+    #[inline]
+    pub(in crate::fabric::verbs) fn push_with_immediate(
+        &mut self,
+        request: &SendRequest<'a>,
+        immediate: u32,
+    ) {
+        let operation = &request.operation;
+        let is_write =
+            matches!(operation, Operation::Write { .. } | Operation::WriteInline { .. } | Operation::Probe);
+        assert!(is_write, "only a write has an immediate number: {operation:?}");
+        self.append(request, Some(immediate));
+    }
+
+    #[inline]
+    fn append(&mut self, request: &SendRequest<'a>, immediate: Option<u32>) {
         let (piece, mut flags) = piece(request);
         if request.signaled {
             flags |= ibv_send_flags::IBV_SEND_SIGNALED;
+        }
+        if matches!(request.operation, Operation::Send { .. } | Operation::SendInline { .. }) {
+            flags |= ibv_send_flags::IBV_SEND_SOLICITED;
         }
         // SAFETY: the structure is numbers and pointers, for all of which zeros are valid.
         let mut raw: ibv_send_wr = unsafe { std::mem::zeroed() };
@@ -240,6 +267,10 @@ impl<'a> SendChain<'a> {
                 raw.opcode = ibv_wr_opcode::IBV_WR_SEND;
                 raw.wr.ud = rdma_sys::ud_t { ah: handle.raw(), remote_qpn: queue_pair, remote_qkey: key };
             }
+        }
+        if let Some(immediate) = immediate {
+            raw.opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM;
+            raw.imm_data_invalidated_rkey_union.imm_data = immediate.to_be();
         }
         self.requests.push(raw);
         self.pieces.push(piece);

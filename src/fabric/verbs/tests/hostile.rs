@@ -191,8 +191,8 @@ fn a_writer_reads_only_regions_exposed_to_it() {
 fn a_peer_that_sends_no_frames_loses_its_session() {
     let mut world = World::new();
     let noise = vec![0xa5; 4096];
-    let credits = [0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
-    for frame in [&b""[..], b"x", &noise, &credits] {
+    let credits = [[0, 1], [1, 0]].map(|[wakes, credits]| [wakes, credits, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]);
+    for frame in [&b""[..], b"x", &noise, &credits[0], &credits[1]] {
         let (rogue, mut far) = world.rogue(false);
         rogue.endpoint.send(frame).unwrap();
         let error = end(&mut *far).unwrap_err();

@@ -38,13 +38,33 @@ fn a_chain_is_linked_and_ends_and_points_to_its_bytes() {
         at = request.next;
     }
     let (inline, signaled) = (ibv_send_flags::IBV_SEND_INLINE.0, ibv_send_flags::IBV_SEND_SIGNALED.0);
+    let solicited = ibv_send_flags::IBV_SEND_SOLICITED.0;
     let (write, send) = (ibv_wr_opcode::IBV_WR_RDMA_WRITE, ibv_wr_opcode::IBV_WR_SEND);
     let at = bytes.as_ptr().addr() as u64;
     assert_eq!(seen.len(), 4);
     assert_eq!(seen[0], (10, write, inline, 1, at, 3));
-    assert_eq!((seen[1].0, seen[1].2, seen[1].3), (11, inline, 0));
-    assert_eq!(seen[2], (12, send, inline | signaled, 1, at + 1, 2));
+    assert_eq!((seen[1].0, seen[1].2, seen[1].3), (11, inline | solicited, 0));
+    assert_eq!(seen[2], (12, send, inline | signaled | solicited, 1, at + 1, 2));
     assert_eq!(seen[3], (13, write, 0, 0, 0, 0));
+}
+
+#[test]
+fn only_a_write_has_an_immediate_number() {
+    let mut chain = SendChain::default();
+    let request = |operation| SendRequest { wr_id: 1, operation, signaled: true };
+    chain.push_with_immediate(&request(Operation::Probe), 0x0102_0304);
+    // SAFETY: the chain has a request, and is not moved.
+    let raw = unsafe { &*chain.link() };
+    assert_eq!((raw.opcode, raw.num_sge), (ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, 0));
+    // SAFETY: both variants of the union are numbers of the same size.
+    let number = unsafe { raw.imm_data_invalidated_rkey_union.imm_data };
+    assert_eq!(number, 0x0102_0304_u32.to_be());
+    assert_eq!(raw.send_flags, ibv_send_flags::IBV_SEND_SIGNALED.0, "it is not solicited");
+    let refused = std::panic::catch_unwind(|| {
+        let mut chain = SendChain::default();
+        chain.push_with_immediate(&request(Operation::SendInline { bytes: &[] }), 7);
+    });
+    assert!(refused.is_err());
 }
 
 #[test]
@@ -90,10 +110,14 @@ fn completions_are_read_as_far_as_they_mean_something() {
     raw.imm_data_invalidated_rkey_union.imm_data = 0x0102_0304_u32.to_be();
     let whole = WorkCompletion::new(&raw);
     assert_eq!((whole.status, whole.byte_len), (Status::Success, 100));
+    assert_eq!(whole.immediate, None, "the number of a send means nothing");
+    raw.opcode = rdma_sys::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
+    assert_eq!(WorkCompletion::new(&raw).immediate, Some(0x0102_0304));
     for (number, status) in [(5, Status::Flushed), (12, Status::RetryExceeded), (999, Status::Other(999))] {
         raw.status = number;
         let failed = WorkCompletion::new(&raw);
         assert_eq!((failed.wr_id, failed.status, failed.byte_len), (7, status, 0));
+        assert_eq!(failed.immediate, None);
     }
 }
 

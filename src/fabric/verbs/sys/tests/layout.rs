@@ -105,7 +105,8 @@ fn structures_of_connections() -> Facts {
 
 fn constants_of_verbs() -> Facts {
     constants! {
-        rdma_sys::ibv_wr_opcode: IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_SEND;
+        rdma_sys::ibv_wr_opcode: IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND;
+        rdma_sys::ibv_wc_opcode: IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM;
         rdma_sys::ibv_wc_status: IBV_WC_SUCCESS, IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_QP_OP_ERR,
             IBV_WC_LOC_PROT_ERR, IBV_WC_WR_FLUSH_ERR, IBV_WC_MW_BIND_ERR, IBV_WC_BAD_RESP_ERR,
             IBV_WC_LOC_ACCESS_ERR, IBV_WC_REM_INV_REQ_ERR, IBV_WC_REM_ACCESS_ERR, IBV_WC_REM_OP_ERR,

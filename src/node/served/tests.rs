@@ -9,8 +9,8 @@ use super::*;
 use crate::control::{AttachOptions, ClientEvent, ClientSession, EndReason, SubscriberCounts};
 use crate::event::EventSink;
 use crate::fabric::{
-    ByteRange, Capabilities, Completion, Datagrams, NothingToRevoke, Placement, Prepared, Registration, RemoteKey,
-    RemoteRead, RemoteWrite, Revocation, Sent, Waker, Write,
+    ByteRange, Capabilities, Completion, Datagrams, NothingToRevoke, Placement, Prepared, Registration,
+    RemoteKey, RemoteRead, RemoteWrite, Revocation, Sent, Waker, Write,
 };
 use crate::id::{Delivery, KindOptions, SlowPolicy};
 use crate::layout::progress::PROGRESS_LEN;

@@ -91,32 +91,9 @@ fn fill(publisher: &mut LogPublisher<u64>) -> fabricast::TryPublishError<u64> {
 
 /// Receives up to this number.
 fn follow_to(received: &mut Received, subscriber: &mut fabricast::LogSubscriber<u64>, number: u64) {
-    wait_until("the record", || {
-        while received.last < number {
-            match received.take(subscriber) {
-                Ok(true) => {}
-                Ok(false) => return false,
-                Err(error) => panic!("{}", ErrorChain(&error)),
-            }
-        }
-        true
-    });
-}
-
-/// Receives until the subscriber ends. Returns how.
-fn follow_to_end(received: &mut Received, subscriber: &mut fabricast::LogSubscriber<u64>) -> ReceiveError {
-    let mut end = None;
-    wait_until("the end", || {
-        loop {
-            match received.take(subscriber) {
-                Ok(true) => {}
-                Ok(false) => return false,
-                Err(error) => break end = Some(error),
-            }
-        }
-        true
-    });
-    end.expect("it was awaited")
+    if let Err(error) = received.follow(subscriber, number) {
+        panic!("{}", ErrorChain(&error));
+    }
 }
 
 #[test]
@@ -258,7 +235,7 @@ fn overtaken_subscriber_reports_its_exact_last_record() {
         publish(&mut publisher, 10);
         follow_to(&mut received, &mut slow, 10);
         publish(&mut publisher, MANY);
-        let error = follow_to_end(&mut received, &mut slow);
+        let error = received.follow(&mut slow, u64::MAX).expect_err("it is disconnected");
         let repeated = slow.try_receive().expect_err("it is over");
         for error in [error, repeated] {
             let ReceiveError::Overtaken { last } = error else { panic!("{}", ErrorChain(&error)) };

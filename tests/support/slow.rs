@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use fabricast::{Delivery, Event, EventSink, LogSubscriber, Node, ReceiveError, SlowPolicy};
+use fabricast::{Delivery, ErrorChain, Event, EventSink, LogSubscriber, Node, ReceiveError, SlowPolicy};
 
 use super::role::Role;
-use super::time::PATIENCE;
+use super::time::{PATIENCE, wait_until};
 
 /// Records between two polls for a command.
 const AT_A_TIME: usize = 1000;
@@ -32,15 +32,23 @@ impl Recorder {
     }
 }
 
-/// Opens a subscriber that reports its progress.
+/// Opens a subscriber that reports its progress, once its publisher is up.
 pub(crate) fn subscriber(
     node: &Node,
     target: &str,
     delivery: Delivery,
     policy: SlowPolicy,
 ) -> LogSubscriber<u64> {
-    let builder = node.log_subscriber::<u64>(target).timeout(PATIENCE).delivery(delivery);
-    builder.slow(policy).progress().open().expect("a subscription")
+    let mut opened = None;
+    wait_until("a subscription", || {
+        let builder = node.log_subscriber::<u64>(target).timeout(PATIENCE).delivery(delivery);
+        match builder.slow(policy).progress().open() {
+            Ok(subscriber) => opened = Some(subscriber),
+            Err(error) => assert!(error.is_transient(), "{}", ErrorChain(&error)),
+        }
+        opened.is_some()
+    });
+    opened.expect("it was awaited")
 }
 
 /// What a subscriber of numbers, each its own sequence, has received.
@@ -69,6 +77,29 @@ impl Received {
             Err(end) => return Err(end),
         }
         Ok(true)
+    }
+
+    /// Takes all up to this number, or up to the end.
+    pub(crate) fn follow(
+        &mut self,
+        subscriber: &mut LogSubscriber<u64>,
+        number: u64,
+    ) -> Result<(), ReceiveError> {
+        let mut end = None;
+        wait_until("the record", || {
+            while self.last < number {
+                match self.take(subscriber) {
+                    Ok(true) => {}
+                    Ok(false) => return false,
+                    Err(error) => {
+                        end = Some(error);
+                        break;
+                    }
+                }
+            }
+            true
+        });
+        end.map_or(Ok(()), Err)
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use crossbeam::channel::{Receiver, bounded};
 use fabricast::{
-    Address, Epoch, Node, NodeName, Payload, PublishedKind, PublisherBuilder, Raw, Target, limits,
+    Address, Epoch, ErrorChain, Node, NodeName, Payload, PublishedKind, PublisherBuilder, Raw, Target, limits,
 };
 
 use self::lines::{Form, Layout, Line};
@@ -172,21 +172,9 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     if outcome.is_err() || interrupt.came() {
         drop(topic.publisher);
     } else {
-        finish(topic.publisher, &interrupt)?;
+        arguments.finish(topic.publisher, &interrupt)?;
     }
     outcome
-}
-
-/// Ends the topic once its subscribers have received everything, unless that takes too long or the process is interrupted.
-fn finish(publisher: Box<dyn Publisher>, interrupt: &Interrupt) -> Result<(), Failure> {
-    let (sender, ended) = bounded(1);
-    // An interrupt abandons this thread.
-    let finishing = std::thread::Builder::new().spawn(move || _ = sender.send(publisher.finish()));
-    finishing.map_err(no_thread)?;
-    if let Input::Item(Err(error)) = interrupt.receive(&ended) {
-        Failure::of(Exit::No, &error).note();
-    }
-    Ok(())
 }
 
 /// Why a thread was not started, and what to do.
@@ -288,6 +276,18 @@ impl Arguments {
         if !self.quiet {
             Failure::new(Exit::Done, sentence).note();
         }
+    }
+
+    /// Ends the topic once its subscribers have received everything, unless that takes too long or the process is interrupted.
+    fn finish(&self, publisher: Box<dyn Publisher>, interrupt: &Interrupt) -> Result<(), Failure> {
+        let (sender, ended) = bounded(1);
+        // An interrupt abandons this thread.
+        let finishing = std::thread::Builder::new().spawn(move || _ = sender.send(publisher.finish()));
+        finishing.map_err(no_thread)?;
+        if let Input::Item(Err(error)) = interrupt.receive(&ended) {
+            self.say(&ErrorChain(&error).to_string());
+        }
+        Ok(())
     }
 
     /// What is served, and until when.

@@ -66,7 +66,7 @@ fn commands_that_follow_a_log_are_listed_with_their_lag() {
     let node = place.node("p");
     let mut publisher = node.log_publisher::<u64>("t").open().unwrap();
     let commands = [&["tail", "shm:p/t", "--follow"][..], &["watch", "shm:p/t"], &["hz", "shm:p/t"]];
-    let running: Vec<_> = commands.iter().map(|command| place.start_unread(command)).collect();
+    let running: Vec<_> = commands.iter().map(|command| place.start(command)).collect();
     wait_until("the commands", || publisher.pull_subscribers() == 3);
     publisher.publish_batch(&[7; 100]).unwrap();
     let listed = || {

@@ -125,3 +125,38 @@ fn slow_subscriber_keeps_its_lease() {
     publish(&mut publisher, 10_000);
     await_all(&mut slow, &publisher);
 }
+
+/// It asks for nothing, so that nobody waits for it, whatever the publisher permits others. `cargo bench --bench stopped_subscriber` has the
+/// times.
+#[test]
+fn stopped_subscriber_that_may_be_lapped_blocks_nobody_and_counts_its_loss_exactly() {
+    for delivery in DELIVERIES {
+        let dir = tempfile::tempdir().expect("a directory");
+        let builder = Node::builder().name("p").expect("a name").runtime_dir(dir.path());
+        let node = builder.open().expect("a node");
+        // Waiting would fail at once.
+        let gating = Gating::new().timeout(Duration::ZERO);
+        let builder = node.log_publisher::<u64>("t").capacity(CAPACITY).gating(gating);
+        let mut publisher = builder.open().expect("a topic");
+        let mut peers: Vec<Peer> = (0..8)
+            .map(|number| Peer::ready("reader", dir.path(), &format!("shm:p/t s{number} {delivery} lap")))
+            .collect();
+        publish(&mut publisher, 1000);
+        peers[0].stop();
+        publish(&mut publisher, 30_000);
+        let newest = publisher.newest().get();
+        for peer in &mut peers[1..] {
+            wait_until("the last record", || peer.ask_number("last") == newest);
+        }
+        peers[0].signal(Signal::CONT);
+        wait_until("the last record", || peers[0].ask_number("last") == newest);
+        // None of those that it has received is missing, and it says which others are.
+        let (received, lost) = (peers[0].ask_number("received"), peers[0].ask_number("lost"));
+        assert_eq!(received + lost, newest);
+        assert!(lost > 0);
+        let list = node.subscribers("shm:p/t").expect("a list");
+        let progress = list.subscribers.iter().find(|it| it.node.as_str() == "s0").and_then(|it| it.progress);
+        let progress = progress.expect("it reports its progress");
+        assert_eq!((progress.received, progress.lost, progress.lag), (received, lost, 0));
+    }
+}

@@ -133,6 +133,7 @@ pub(crate) fn read(role: &Role) {
             Some("read") => (reads, _) = (true, role.say("reading")),
             Some("last") => role.say(received.last),
             Some("lost") => role.say(received.lost),
+            Some("received") => role.say(subscriber.stats().received),
             Some("gating") => role.say(u64::from(subscriber.is_gating())),
             Some("let go") => {
                 role.say(u64::from(events.has(|event| matches!(event, Event::LetGo { .. }))));

@@ -126,8 +126,8 @@ fn slow_subscriber_keeps_its_lease() {
     await_all(&mut slow, &publisher);
 }
 
-/// It asks for nothing, so that nobody waits for it, whatever the publisher permits others. `cargo bench --bench stopped_subscriber` has the
-/// times.
+/// It asks for nothing, so that nobody waits for it, whatever the publisher permits others. `cargo bench --bench stopped_subscriber` has
+/// the times.
 #[test]
 fn stopped_subscriber_that_may_be_lapped_blocks_nobody_and_counts_its_loss_exactly() {
     for delivery in DELIVERIES {

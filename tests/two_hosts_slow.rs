@@ -84,7 +84,10 @@ fn publisher_for_slow_subscribers() {
     for publisher in leases {
         let topic = publisher.topic().clone();
         serve(publisher, 2);
-        let is_it = |event: &Event| matches!(event, Event::SubscriberLetGo { topic: of, peer, .. } if *of == topic && peer.as_str() == "stopped");
+        let is_it = |event: &Event| match event {
+            Event::SubscriberLetGo { topic: of, peer, .. } => *of == topic && peer.as_str() == "stopped",
+            _ => false,
+        };
         assert!(events.has(is_it));
     }
     laps.into_iter().for_each(|publisher| serve(publisher, 1));

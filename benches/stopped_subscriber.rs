@@ -6,7 +6,9 @@
 //! ```
 //!
 //! Prints for each run the latencies of the seven others, from the time when a record was due to the time when a program has it, and in
-//! the end the medians over the runs. Fails if a record is lost to one of the seven, or doubled, or if the stopped one's count is wrong.
+//! the end the medians over the runs. Then it does the same to one of three subscribers for which a publisher at full speed waits, and
+//! kills another one: it prints for how long that holds up the publisher. Fails if a record is lost to one of the others, or doubled, or
+//! if the stopped one's count is wrong.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark keeps time with the standard library")]
 
@@ -15,7 +17,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use fabricast::{Gating, LogPublisher, LogSubscriber, Node, ReceiveError};
+use fabricast::{Gating, LogPublisher, LogSubscriber, Node, ReceiveError, SlowPolicy};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -61,10 +63,13 @@ const PER_MILLE: [usize; 3] = [500, 990, 999];
 
 fn main() -> Outcome<()> {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
-    if let [role, dir] = &arguments[..]
+    if let [role, dir, policy] = &arguments[..]
         && role == "--subscribe"
     {
-        return subscribe(Path::new(dir));
+        return subscribe(
+            Path::new(dir),
+            if policy == "block" { SlowPolicy::Block } else { SlowPolicy::Lap },
+        );
     }
     let mut plan = Plan { seconds: 5, rate: 100_000, rounds: 3 };
     for pair in arguments.chunks(2) {
@@ -94,6 +99,59 @@ fn main() -> Outcome<()> {
         let (without, with) = (of(&alone), of(&beside));
         println!("{name}: {without} us without, {with} us beside a stopped one");
     }
+    for (name, signal) in [("killed", Signal::KILL), ("stopped", Signal::STOP)] {
+        let [before_us, after_us] = hold_up(signal)?;
+        println!("longest publish: {before_us} us, and {after_us} us once one that is waited for is {name}");
+    }
+    Ok(())
+}
+
+/// Publishes at full speed to three subscribers that are waited for, and sends a signal to one of them. Returns the longest publish before
+/// and after that, microseconds.
+fn hold_up(signal: Signal) -> Outcome<[u64; 2]> {
+    const SECOND: Duration = Duration::from_secs(1);
+    let dir = tempfile::tempdir()?;
+    let node = Node::builder().name("publisher")?.runtime_dir(dir.path()).open()?;
+    let gating = Gating::new().timeout(PATIENCE);
+    let mut publisher = node.log_publisher::<Record>("log").capacity(1 << 20).gating(gating).open()?;
+    let mut children = (0..3).map(|_| start(dir.path(), "block")).collect::<Outcome<Vec<Child>>>()?;
+    await_subscribers(&publisher, 3)?;
+    let mut publish_for = |time: Duration| {
+        let (began, mut max_us) = (Instant::now(), 0);
+        while began.elapsed() < time {
+            let number = publisher.newest().next().get();
+            let before_ns = now_ns();
+            publisher.publish(&[number, before_ns, 0, 0, 0, 0, 0, 0])?;
+            max_us = max_us.max((now_ns() - before_ns) / 1000);
+        }
+        Outcome::Ok(max_us)
+    };
+    let before_us = publish_for(SECOND)?;
+    let first = children.first().map(Pid::from_child).ok_or("a subscriber")?;
+    kill_process(first, signal)?;
+    let after_us = publish_for(4 * SECOND)?;
+    if signal == Signal::STOP {
+        kill_process(first, Signal::CONT)?;
+    }
+    let count = publisher.finish(Duration::from_secs(7))?.get();
+    let first = end(children.first_mut().ok_or("a subscriber")?);
+    if signal == Signal::STOP {
+        check(&[first?], count, true)?;
+    }
+    let others = children.iter_mut().skip(1).map(end).collect::<Outcome<Vec<Seen>>>()?;
+    check(&others, count, false)?;
+    Ok([before_us, after_us])
+}
+
+/// Waits for so many subscribers.
+fn await_subscribers(publisher: &LogPublisher<Record>, count: u64) -> Outcome<()> {
+    let began = Instant::now();
+    while publisher.push_subscribers() < count {
+        if began.elapsed() > PATIENCE {
+            return Err("the subscribers do not come".into());
+        }
+        std::thread::yield_now();
+    }
     Ok(())
 }
 
@@ -115,22 +173,14 @@ fn measure(plan: Plan, stops: bool) -> Outcome<Run> {
     // Those that are lapped are not waited for, whatever is permitted.
     let builder = node.log_publisher::<Record>("log").capacity(CAPACITY);
     let mut publisher = builder.gating(Gating::new().timeout(Duration::ZERO)).open()?;
-    let mut children = (0..SUBSCRIBERS).map(|_| start(dir.path())).collect::<Outcome<Vec<Child>>>()?;
-    let began = Instant::now();
-    while publisher.push_subscribers() < SUBSCRIBERS {
-        if began.elapsed() > PATIENCE {
-            return Err("the subscribers do not come".into());
-        }
-        std::thread::yield_now();
-    }
+    let mut children = (0..SUBSCRIBERS).map(|_| start(dir.path(), "lap")).collect::<Outcome<Vec<Child>>>()?;
+    await_subscribers(&publisher, SUBSCRIBERS)?;
     let count = plan.seconds * plan.rate;
     let pid = children.first().map(Pid::from_child).ok_or("a subscriber")?;
     let mut publish_max_us = 0;
-    let mut parts =
-        [(count / 10, Some(Signal::STOP)), (count - count / 10, Some(Signal::CONT)), (count, None)]
-            .into_iter();
+    let parts = [(count / 10, Some(Signal::STOP)), (count - count / 10, Some(Signal::CONT)), (count, None)];
     let first_ns = now_ns();
-    while let Some((until, signal)) = parts.next() {
+    for (until, signal) in parts {
         publish_max_us = publish_max_us.max(publish(&mut publisher, (plan, first_ns), until)?);
         if let Some(signal) = signal.filter(|_| stops) {
             kill_process(pid, signal)?;
@@ -174,9 +224,9 @@ fn check(seen: &[Seen], count: u64, stops: bool) -> Outcome<()> {
 }
 
 /// Starts a subscriber.
-fn start(dir: &Path) -> Outcome<Child> {
+fn start(dir: &Path, policy: &str) -> Outcome<Child> {
     let mut command = Command::new(std::env::current_exe()?);
-    Ok(command.arg("--subscribe").arg(dir).stdout(Stdio::piped()).spawn()?)
+    Ok(command.arg("--subscribe").arg(dir).arg(policy).stdout(Stdio::piped()).spawn()?)
 }
 
 /// Waits for a subscriber, and reads what it says.
@@ -192,10 +242,10 @@ fn end(child: &mut Child) -> Outcome<Seen> {
 }
 
 /// A subscriber's process: receives up to the end, and says what it has seen.
-fn subscribe(dir: &Path) -> Outcome<()> {
+fn subscribe(dir: &Path, policy: SlowPolicy) -> Outcome<()> {
     let node = Node::builder().runtime_dir(dir).open()?;
     let mut subscriber: LogSubscriber<Record> =
-        node.log_subscriber(TARGET).push().notices().progress().open()?;
+        node.log_subscriber(TARGET).push().notices().progress().slow(policy).open()?;
     let (mut last, mut lost, mut latencies_ns) = (0, 0, Vec::new());
     loop {
         match subscriber.receive_timeout(PATIENCE) {

@@ -143,7 +143,7 @@ impl<K: TopicKind, T: Payload> Subscriber<K, T> {
     }
 
     /// Returns an iterator over all further values, which waits for each without a timeout. It yields losses as errors and
-    /// continues after them. It ends with the topic, and after [`ReceiveError::Gone`].
+    /// continues after them. It ends with the topic, and after [`ReceiveError::Gone`] and [`ReceiveError::Overtaken`].
     pub fn samples(&mut self) -> Samples<'_, K, T> {
         Samples { subscriber: self, is_over: false }
     }
@@ -255,7 +255,9 @@ impl<K: TopicKind, T: Payload> Iterator for Samples<'_, K, T> {
                 Ok(Some(sample)) => return Some(Ok(sample)),
                 Err(ReceiveError::Ended { .. }) => self.is_over = true,
                 Err(error) => {
-                    self.is_over = matches!(error, ReceiveError::Gone { .. });
+                    // They would be repeated for ever.
+                    self.is_over =
+                        matches!(error, ReceiveError::Gone { .. } | ReceiveError::Overtaken { .. });
                     return Some(Err(error));
                 }
             }

@@ -219,6 +219,7 @@ fn overtaken_subscriber_is_disconnected_and_says_so() {
             }
         };
         let repeated = slow.try_receive().unwrap_err();
+        assert_eq!(slow.samples().count(), 1, "a loop over all records ends with the error");
         for error in [error, repeated] {
             assert!(
                 matches!(error, ReceiveError::Overtaken { last: told } if told.get() == last),

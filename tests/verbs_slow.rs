@@ -273,7 +273,7 @@ fn lapped_subscriber_counts_its_loss_exactly_and_is_listed_with_it() {
         publish(&mut publisher, 7);
         // Its node reads the progress of subscribers on other hosts ten times a second.
         wait_until("the list", || {
-            let list = gating.subscribers(&target(&node)).expect("a list");
+            let list = gating.subscribers(target(&node)).expect("a list");
             let [first, second] = &list.subscribers[..] else { panic!("{list:?}") };
             let (Some(one), Some(other)) = (first.progress, second.progress) else { panic!("{list:?}") };
             let lags = [(first, one), (second, other)].map(|(it, progress)| {
@@ -354,7 +354,7 @@ fn detached_subscriber_leaves_its_session_in_order_while_its_slot_is_read() {
             wait_until("it has left", || publisher.try_publish(next).is_ok());
         });
     }
-    wait_until("they have left", || node.subscribers(&target(&node)).expect("a list").count == 1);
+    wait_until("they have left", || node.subscribers(target(&node)).expect("a list").count == 1);
     let newest = publisher.newest().get();
     let mut received = Received::default();
     follow_to(&mut received, &mut staying, newest);

@@ -81,6 +81,10 @@ fn main() -> Outcome<()> {
             name => return Err(format!("unknown argument {name}").into()),
         }
     }
+    // A record takes 24 bytes besides its payload, and a stopped subscriber has a ring of its own.
+    if plan.seconds * plan.rate / 2 < 2 * (CAPACITY / (size_of::<Record>() + 24)) as u64 {
+        return Err("so few records fit into the rings: raise --seconds or --rate".into());
+    }
     println!(
         "{:<10}{:>10}{:>10}{:>10}{:>16}{:>12}",
         "one", "p50 us", "p99 us", "p99.9 us", "publish max us", "its loss"

@@ -204,8 +204,8 @@ impl<S: AsyncReceive> AsyncSubscriber<S> {
 }
 
 /// Yields values, and losses as errors, after which it continues. It ends with the topic, and after [`ReceiveError::Gone`],
-/// [`ReceiveError::Overtaken`] and [`ReceiveError::Runtime`], like [`samples`](crate::Subscriber::samples). The stream of a [`Persistent`](crate::Persistent)
-/// subscriber and of several [`Lines`](crate::Lines) does not end.
+/// [`ReceiveError::Overtaken`] and [`ReceiveError::Runtime`], like [`samples`](crate::Subscriber::samples). The stream of a
+/// [`Persistent`](crate::Persistent) subscriber and of several [`Lines`](crate::Lines) does not end.
 impl<S: AsyncReceive> Stream for AsyncSubscriber<S> {
     type Item = Result<S::Item, ReceiveError>;
 

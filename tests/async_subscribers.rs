@@ -8,8 +8,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use fabricast::{
-    AsyncError, AsyncSubscriber, AsyncWaitSet, Delivery, Epoch, FeedUpdate, LogSubscriber, Node,
-    ReceiveError, SubscriberBuilder, SubscriberError, WaitSet,
+    AsyncError, AsyncSubscriber, AsyncWaitSet, Delivery, Epoch, FeedUpdate, Gating, LogSubscriber, Node,
+    ReceiveError, SlowPolicy, SubscriberBuilder, SubscriberError, WaitSet,
 };
 use futures_core::Stream;
 use futures_core::stream::FusedStream as _;
@@ -476,4 +476,30 @@ fn subscribers_and_their_futures_may_be_sent() {
         let opening = node.log_subscriber::<u64>("shm:p/t").lines(["shm:q/t"]).open_async();
         is_sent(&opening);
     });
+}
+
+/// A task that logs errors and goes on would never wait again.
+#[test]
+fn stream_of_a_subscriber_that_was_disconnected_ends_unless_that_is_persistent() {
+    for runtime in runtimes() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
+        let builder = publishing.log_publisher::<u64>("t").capacity(4096).gating(Gating::new());
+        let mut publisher = builder.open().expect("a topic");
+        let builder = || subscribing.log_subscriber::<u64>("shm:p/t").slow(SlowPolicy::Disconnect);
+        runtime.block_on(async {
+            let mut once = builder().open().expect("it is published").into_async().expect("a runtime");
+            let persistent = builder().persistent().open().expect("it is published");
+            let mut persistent = persistent.into_async().expect("a runtime");
+            (1..=10_000).for_each(|value| _ = publisher.publish(&value).expect("nobody is waited for"));
+            let error = next(&mut once).await;
+            assert!(matches!(error, Some(Err(ReceiveError::Overtaken { .. }))), "{error:?}");
+            assert!(next(&mut once).await.is_none() && once.is_terminated());
+            let error = next(&mut persistent).await;
+            assert!(matches!(error, Some(Err(ReceiveError::Overtaken { .. }))), "{error:?}");
+            let lost = next(&mut persistent).await;
+            assert!(matches!(lost, Some(Err(ReceiveError::Lapped { .. }))), "{lost:?}");
+            while next(&mut persistent).await.expect("no end").expect("a record").value < 10_000 {}
+        });
+    }
 }

@@ -1,15 +1,14 @@
 //! Subscribers in processes of their own for which a publisher waits, and which are killed or stopped: the others go on.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use fabricast::{
-    Delivery, Event, EventSink, Gating, LogPublisher, Node, PublishError, ReceiveError, SlowPolicy,
-};
+use fabricast::{Delivery, Event, Gating, LogPublisher, Node, PublishError};
 use rustix::process::Signal;
 
 use self::support::peer::Peer;
 use self::support::role::Role;
+use self::support::slow::{self, Recorder};
 use self::support::time::{PATIENCE, wait_until};
 
 #[cfg(test)]
@@ -17,68 +16,10 @@ mod support;
 
 /// A ring of some hundred records, so that a subscriber that does not read is soon in the way.
 const CAPACITY: usize = 16 * 1024;
-/// Records between two polls for a command.
-const AT_A_TIME: usize = 1000;
-
-#[derive(Debug, Default)]
-struct Recorder(Mutex<Vec<Event>>);
-
-impl EventSink for Recorder {
-    fn event(&self, event: &Event) {
-        self.0.lock().expect("no panic").push(event.clone());
-    }
-}
-
-impl Recorder {
-    fn has(&self, found: impl Fn(&Event) -> bool) -> bool {
-        self.0.lock().expect("no panic").iter().any(found)
-    }
-}
-
-/// A subscriber that reads until it is told to halt, and says what it was told to count.
 #[test]
 #[ignore = "no test: a process that a test starts"]
 fn role() {
-    let role = Role::of_this_process();
-    let events = Arc::new(Recorder::default());
-    let builder = Node::builder().name(role.argument(0)).expect("a name").runtime_dir(&role.dir);
-    let node = builder.events(Arc::clone(&events) as _).open().expect("a node");
-    let builder = node.log_subscriber::<u64>("shm:p/t").timeout(PATIENCE).slow(SlowPolicy::Block);
-    let builder = if role.argument(1) == "push" { builder.push() } else { builder.pull() };
-    let mut subscriber = builder.open().expect("a subscription");
-    let (mut reads, mut last, mut lost) = (true, 0, 0);
-    role.say("ready");
-    loop {
-        if reads {
-            for _ in 0..AT_A_TIME {
-                match subscriber.try_receive() {
-                    Ok(Some(record)) => {
-                        assert_eq!(record.value, last + 1, "none is doubled or missing");
-                        last = record.value;
-                    }
-                    Ok(None) => break,
-                    Err(ReceiveError::Lapped { first_lost, count }) => {
-                        assert_eq!(first_lost.get(), last + 1);
-                        (last, lost) = (last + count, lost + count);
-                    }
-                    Err(error) => panic!("{error}"),
-                }
-            }
-        }
-        let command = if reads { role.command_now() } else { Some(role.command()) };
-        match command.as_deref() {
-            None => {}
-            Some("halt") => (reads, _) = (false, role.say("halted")),
-            Some("read") => (reads, _) = (true, role.say("reading")),
-            Some("last") => role.say(last),
-            Some("lost") => role.say(lost),
-            Some("gating") => role.say(u64::from(subscriber.is_gating())),
-            Some("let go") => {
-                role.say(u64::from(events.has(|event| matches!(event, Event::LetGo { .. }))));
-            }
-            Some(command) => panic!("what is {command:?}?"),
-        }
-    }
+    slow::read(&Role::of_this_process());
 }
 
 /// A publisher whose timeout outlasts any lease, and whose events are recorded.
@@ -114,8 +55,8 @@ fn killed_subscriber_holds_nobody_up() {
         let dir = tempfile::tempdir().expect("a directory");
         // Its death is noticed, and not the end of its lease.
         let (_node, events, mut publisher) = publisher(&dir, PATIENCE * 10);
-        let mut peers =
-            ["a", "b", "c"].map(|name| Peer::ready("reader", dir.path(), &format!("{name} {delivery}")));
+        let mut peers = ["a", "b", "c"]
+            .map(|name| Peer::ready("reader", dir.path(), &format!("shm:p/t {name} {delivery} block")));
         publish(&mut publisher, 10_000);
         let [dying, living @ ..] = &mut peers;
         assert_eq!(dying.ask("halt"), "halted");
@@ -136,8 +77,8 @@ fn stopped_subscriber_is_let_go_after_its_lease_and_both_sides_say_so() {
     for delivery in DELIVERIES {
         let dir = tempfile::tempdir().expect("a directory");
         let (_node, events, mut publisher) = publisher(&dir, Duration::from_secs(1));
-        let [mut stopped, mut living] =
-            ["a", "b"].map(|name| Peer::ready("reader", dir.path(), &format!("{name} {delivery}")));
+        let [mut stopped, mut living] = ["a", "b"]
+            .map(|name| Peer::ready("reader", dir.path(), &format!("shm:p/t {name} {delivery} block")));
         publish(&mut publisher, 10_000);
         stopped.stop();
         // More than the ring holds.
@@ -169,7 +110,7 @@ fn slow_subscriber_keeps_its_lease() {
     let (lease, timeout) = (Duration::from_secs(1), Duration::from_secs(4));
     let gating = Gating::new().timeout(timeout).lease(lease);
     let mut publisher = node.log_publisher("t").capacity(CAPACITY).gating(gating).open().expect("a topic");
-    let mut slow = Peer::ready("reader", dir.path(), "a pull");
+    let mut slow = Peer::ready("reader", dir.path(), "shm:p/t a pull block");
     assert_eq!(slow.ask("halt"), "halted");
     let error = loop {
         let next = publisher.newest().get() + 1;
@@ -183,4 +124,39 @@ fn slow_subscriber_keeps_its_lease() {
     assert_eq!(slow.ask("read"), "reading");
     publish(&mut publisher, 10_000);
     await_all(&mut slow, &publisher);
+}
+
+/// It asks for nothing, so that nobody waits for it, whatever the publisher permits others. `cargo bench --bench stopped_subscriber` has
+/// the times.
+#[test]
+fn stopped_subscriber_that_may_be_lapped_blocks_nobody_and_counts_its_loss_exactly() {
+    for delivery in DELIVERIES {
+        let dir = tempfile::tempdir().expect("a directory");
+        let builder = Node::builder().name("p").expect("a name").runtime_dir(dir.path());
+        let node = builder.open().expect("a node");
+        // Waiting would fail at once.
+        let gating = Gating::new().timeout(Duration::ZERO);
+        let builder = node.log_publisher::<u64>("t").capacity(CAPACITY).gating(gating);
+        let mut publisher = builder.open().expect("a topic");
+        let mut peers: Vec<Peer> = (0..8)
+            .map(|number| Peer::ready("reader", dir.path(), &format!("shm:p/t s{number} {delivery} lap")))
+            .collect();
+        publish(&mut publisher, 1000);
+        peers[0].stop();
+        publish(&mut publisher, 30_000);
+        let newest = publisher.newest().get();
+        for peer in &mut peers[1..] {
+            wait_until("the last record", || peer.ask_number("last") == newest);
+        }
+        peers[0].signal(Signal::CONT);
+        wait_until("the last record", || peers[0].ask_number("last") == newest);
+        // None of those that it has received is missing, and it says which others are.
+        let (received, lost) = (peers[0].ask_number("received"), peers[0].ask_number("lost"));
+        assert_eq!(received + lost, newest);
+        assert!(lost > 0);
+        let list = node.subscribers("shm:p/t").expect("a list");
+        let progress = list.subscribers.iter().find(|it| it.node.as_str() == "s0").and_then(|it| it.progress);
+        let progress = progress.expect("it reports its progress");
+        assert_eq!((progress.received, progress.lost, progress.lag), (received, lost, 0));
+    }
 }

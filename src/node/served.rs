@@ -53,7 +53,7 @@ pub(super) struct Served {
     may_have_lost: bool,
     /// The publisher has let attachments go, and the peer does not know it yet.
     has_let_go: bool,
-    /// Detached attachments that may still be written.
+    /// Detached attachments whose memory may still be written or read.
     leaving: BTreeMap<AttachmentId, ServedAttachment>,
     /// Attachments whose topics have ended, before the peer detaches.
     ended: BTreeMap<AttachmentId, EndedAttachment>,

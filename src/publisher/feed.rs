@@ -71,6 +71,9 @@ where
 /// An event of a feed that is being built: see [`FeedPublisher::event`].
 ///
 /// [`Self::commit`] publishes it. Dropping it instead publishes nothing: the feed is as it was before.
+///
+/// If the feed waits for subscribers ([`gating`](crate::FeedPublisherBuilder::gating)), so does each record that is added, until what the
+/// event would overwrite has been read. An event of [`FeedPublisher::try_event`] does not wait.
 #[must_use = "an event is published by commit"]
 pub struct FeedEventBuilder<'a, K, R, V>
 where
@@ -79,6 +82,8 @@ where
     V: Serialize + DeserializeOwned + Send + 'static,
 {
     feed: &'a mut FeedPublisher<K, R, V>,
+    /// Adding a record waits for subscribers.
+    may_wait: bool,
 }
 
 /// What a record does to its key.
@@ -115,11 +120,45 @@ where
 
     /// Begins an event. Its first record sets the publish time of all its records and values.
     pub fn event(&mut self) -> FeedEventBuilder<'_, K, R, V> {
+        self.begin(true)
+    }
+
+    /// Begins an event that waits for no subscriber: adding a record fails with [`PublishError::Blocked`] where one of [`Self::event`]
+    /// would wait, and the event is as it was before. Add it again later, drop the event, or commit what it has;
+    /// [`FeedEventBuilder::try_commit`] does not wait either. Such a failure neither waits nor allocates.
+    ///
+    /// ```
+    /// use fabricast::{FeedPublisher, PublishError};
+    ///
+    /// /// Publishes what follows a trade, or returns false: a subscriber has to read first.
+    /// fn trade(feed: &mut FeedPublisher<String, f64, f64>, price: f64) -> Result<bool, PublishError> {
+    ///     let mut event = feed.try_event();
+    ///     let added = event.update("AAPL", &price, &price).and_then(|()| event.update("index", &price, &price));
+    ///     match added.and_then(|()| event.try_commit()) {
+    ///         Ok(_) => Ok(true),
+    ///         Err(PublishError::Blocked { .. }) => Ok(false),
+    ///         Err(error) => Err(error),
+    ///     }
+    /// }
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let node = fabricast::Node::builder().name("exchange")?.runtime_dir(dir.path()).open()?;
+    /// # let gating = fabricast::Gating::new();
+    /// let mut feed = node.feed_publisher("trades").gating(gating).open()?;
+    /// assert!(trade(&mut feed, 189.25)?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn try_event(&mut self) -> FeedEventBuilder<'_, K, R, V> {
+        self.begin(false)
+    }
+
+    fn begin(&mut self, may_wait: bool) -> FeedEventBuilder<'_, K, R, V> {
         // An event that was forgotten instead of dropped.
         if !self.lens.is_empty() {
             self.discard();
         }
-        FeedEventBuilder { feed: self }
+        FeedEventBuilder { feed: self, may_wait }
     }
 
     /// Publishes an event of one record, after which the key has this value. Returns its sequence.
@@ -135,6 +174,22 @@ where
         let mut event = self.event();
         event.update(key, record, value)?;
         Ok(event.commit())
+    }
+
+    /// Publishes an event of one record like [`Self::publish`], but fails instead of waiting for a subscriber.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::publish`]; [`PublishError::Blocked`], which names the slowest subscriber, where that would wait. In these cases
+    /// nothing is published.
+    pub fn try_publish<Q>(&mut self, key: &Q, record: &R, value: &V) -> Result<Sequence, PublishError>
+    where
+        Q: Serialize + ?Sized,
+        K: Borrow<Q>,
+    {
+        let mut event = self.try_event();
+        event.update(key, record, value)?;
+        event.try_commit()
     }
 
     /// Returns the name of the feed, which is that of its log.
@@ -208,7 +263,12 @@ where
     }
 
     /// Adds a record to the event.
-    fn add<Q>(&mut self, key: &Q, record: &R, effect: &Effect<'_, V>) -> Result<(), PublishError>
+    fn add<Q>(
+        &mut self,
+        key: &Q,
+        record: &R,
+        (effect, may_wait): (&Effect<'_, V>, bool),
+    ) -> Result<(), PublishError>
     where
         Q: Serialize + ?Sized,
         K: Borrow<Q>,
@@ -217,11 +277,25 @@ where
         if self.lens.is_empty() {
             self.began_ns = self.log.output.realtime_ns();
         }
-        let added = self.try_add(key, record, effect);
-        added.map_err(|error| self.log.output.failed(error))
+        let added = self.try_add(key, record, (effect, may_wait));
+        added.map_err(|error| self.failed(error, may_wait))
     }
 
-    fn try_add<Q>(&mut self, key: &Q, record: &R, effect: &Effect<'_, V>) -> Result<(), PublishError>
+    /// Counts a failure. An attempt that does not wait may be refused again and again, which is none.
+    #[cold]
+    fn failed(&mut self, error: PublishError, may_wait: bool) -> PublishError {
+        if !may_wait && matches!(error, PublishError::Blocked { .. }) {
+            return error;
+        }
+        self.log.output.failed(error)
+    }
+
+    fn try_add<Q>(
+        &mut self,
+        key: &Q,
+        record: &R,
+        (effect, may_wait): (&Effect<'_, V>, bool),
+    ) -> Result<(), PublishError>
     where
         Q: Serialize + ?Sized,
         K: Borrow<Q>,
@@ -256,7 +330,7 @@ where
 
         if log.output.gate.is_permitted() {
             // All records of the event: it is committed as a whole.
-            log::admit(&mut log.writer, &mut log.output, event_len_now, (now_ns, true))?;
+            log::admit(&mut log.writer, &mut log.output, event_len_now, (now_ns, may_wait))?;
         }
 
         table.writer.set_next(Sequence::new(log.writer.last().get() + lens.len() as u64 + 1));
@@ -282,12 +356,30 @@ where
 
     /// Publishes the event.
     fn commit(&mut self) -> Sequence {
+        if self.lens.is_empty() {
+            return self.log.newest();
+        }
+        let Self { log, event_len, began_ns, .. } = self;
+        log::admit_again(&mut log.writer, &mut log.output, *event_len, *began_ns);
+        self.commit_admitted()
+    }
+
+    /// Does the same, unless a subscriber that has joined meanwhile needs what the event overwrites.
+    fn try_commit(&mut self) -> Result<Sequence, PublishError> {
+        if self.lens.is_empty() {
+            return Ok(self.log.newest());
+        }
+        let Self { log, event_len, began_ns, .. } = self;
+        if log.output.gate.is_permitted() {
+            let admitted = log::admit(&mut log.writer, &mut log.output, *event_len, (*began_ns, false));
+            admitted.map_err(|error| self.failed(error, false))?;
+        }
+        Ok(self.commit_admitted())
+    }
+
+    fn commit_admitted(&mut self) -> Sequence {
         let Self { log, table, records, lens, event_len, began_ns, .. } = self;
         let began_ns = *began_ns;
-        if lens.is_empty() {
-            return log.newest();
-        }
-        log::admit_again(&mut log.writer, &mut log.output, *event_len, began_ns);
         let mut rest = records.as_mut_slice();
         for (index, len) in lens.iter().enumerate() {
             let (record, behind) = rest.split_at_mut(*len);
@@ -340,7 +432,7 @@ where
         Q: Serialize + ?Sized,
         K: Borrow<Q>,
     {
-        self.feed.add(key, record, &Effect::Set(value))
+        self.feed.add(key, record, (&Effect::Set(value), self.may_wait))
     }
 
     /// Adds a record of a key, which keeps its value.
@@ -353,7 +445,7 @@ where
         Q: Serialize + ?Sized,
         K: Borrow<Q>,
     {
-        self.feed.add(key, record, &Effect::Keep)
+        self.feed.add(key, record, (&Effect::Keep, self.may_wait))
     }
 
     /// Adds a record, after which the feed does not have the key. Its capacity is free for another one after the commit, not within
@@ -367,7 +459,7 @@ where
         Q: Serialize + ?Sized,
         K: Borrow<Q>,
     {
-        self.feed.add(key, record, &Effect::Remove)
+        self.feed.add(key, record, (&Effect::Remove, self.may_wait))
     }
 
     /// Returns the number of records.
@@ -382,8 +474,22 @@ where
 
     /// Publishes the event, and returns its sequence. An event without records is not published: this returns the sequence of the
     /// newest one.
+    ///
+    /// Waits only for a subscriber that has joined since the last record was added, and has yet to read what the event overwrites: up to
+    /// the timeout of [`Gating`](crate::Gating). Then that subscriber is let go.
     pub fn commit(self) -> Sequence {
         self.feed.commit()
+    }
+
+    /// Publishes the event like [`Self::commit`], or fails where that would wait. The event is then as it was before: try again, or drop
+    /// it. After it was published this builder has a new event, without records.
+    ///
+    /// # Errors
+    ///
+    /// [`PublishError::Blocked`] when a subscriber that has joined since the last record was added has not read yet what the event would
+    /// overwrite. Nothing is published then.
+    pub fn try_commit(&mut self) -> Result<Sequence, PublishError> {
+        self.feed.try_commit()
     }
 }
 

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::fabric::{ByteRange, Completion, RemoteRead};
+use crate::fabric::{ByteRange, Completion, FabricError, RemoteRead};
 use crate::layout::progress::{PROGRESS_LEN, Progress, SEEN};
 use crate::memory::Region;
 
@@ -13,7 +13,7 @@ use crate::memory::Region;
 pub(crate) struct ProgressSlot {
     /// The slot, or a copy of it.
     mirror: Arc<Region>,
-    /// What brings the copy up to date; `None` for the slot itself, and after the end of the attachment.
+    /// What brings the copy up to date; `None` for the slot itself, and once it is not read any more.
     remote: Mutex<Option<Fetching>>,
     is_mapped: bool,
 }
@@ -23,13 +23,15 @@ pub(crate) struct ProgressSlot {
 struct Fetching {
     remote: Box<dyn RemoteRead>,
     is_under_way: bool,
+    /// The attachment has ended: no other read begins.
+    is_last: bool,
 }
 
 impl ProgressSlot {
     /// Reads the slot with this.
     pub(crate) fn new(remote: Box<dyn RemoteRead>) -> Self {
         let (mirror, is_mapped) = (Arc::clone(remote.mirror()), remote.is_mapped());
-        let fetching = (!is_mapped).then_some(Fetching { remote, is_under_way: false });
+        let fetching = (!is_mapped).then_some(Fetching { remote, is_under_way: false, is_last: false });
         Self { mirror, remote: Mutex::new(fetching), is_mapped }
     }
 
@@ -45,20 +47,32 @@ impl ProgressSlot {
     fn fetch(&self) {
         // Another thread that holds it does the same.
         let Some(mut held) = self.remote.try_lock() else { return };
-        let Some(Fetching { remote, is_under_way }) = held.as_mut() else { return };
-        let range = ByteRange { offset: 0, len: PROGRESS_LEN };
-        let mut completion = if *is_under_way { remote.poll() } else { Ok(Completion::Done) };
+        let Some(fetching) = held.as_mut().filter(|fetching| !fetching.is_last) else { return };
+        let mut completion = fetching.poll();
         if matches!(completion, Ok(Completion::Done)) {
-            completion = remote.post(&[range]);
+            completion = fetching.remote.post(&[ByteRange { offset: 0, len: PROGRESS_LEN }]);
         }
         match completion {
-            Ok(completion) => *is_under_way = completion == Completion::Pending,
+            Ok(completion) => fetching.is_under_way = completion == Completion::Pending,
             // The session reports a lost connection; until then the last copy counts.
             Err(_) => *held = None,
         }
     }
 
-    /// Reads it no more: the subscriber is about to withdraw it.
+    /// Begins no other read. Returns [`Completion::Done`] once none is in flight, so that the subscriber may withdraw the slot; otherwise
+    /// call it again. A lost answer has the device repeat a READ: if the slot was withdrawn by then, the connection would fail.
+    pub(super) fn retire(&self) -> Completion {
+        let mut held = self.remote.lock();
+        let Some(fetching) = held.as_mut() else { return Completion::Done };
+        fetching.is_last = true;
+        if matches!(fetching.poll(), Ok(Completion::Pending)) {
+            return Completion::Pending;
+        }
+        *held = None;
+        Completion::Done
+    }
+
+    /// Reads it no more, nor waits for the read in flight: the session is over.
     pub(super) fn close(&self) {
         drop(self.remote.lock().take());
     }
@@ -78,5 +92,16 @@ impl ProgressSlot {
     /// A number that changes while the subscriber's node runs.
     pub(super) fn seen(&self) -> u64 {
         self.mirror.load(SEEN)
+    }
+}
+
+impl Fetching {
+    /// Whether the read in flight, if any, is complete.
+    fn poll(&mut self) -> Result<Completion, FabricError> {
+        if self.is_under_way {
+            let completion = self.remote.poll()?;
+            self.is_under_way = completion == Completion::Pending;
+        }
+        Ok(if self.is_under_way { Completion::Pending } else { Completion::Done })
     }
 }

@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 use super::gating::Gating;
 use super::progress_slot::ProgressSlot;
 use crate::control::{ProgressEntry, SubscriberEntries, SubscriberEntry, SubscriberPage};
+use crate::fabric::Completion;
 use crate::id::{Delivery, NodeName, Sequence, SlowPolicy};
 use crate::limits;
 use crate::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -117,11 +118,11 @@ impl TopicSubscribers {
         subscriber
     }
 
-    /// Removes one, whose slot is not read any more.
+    /// Removes one. No read of its slot begins any more; [`TopicSubscriber::is_unread`] says when none is in flight.
     pub(crate) fn remove(&self, number: (u64, u32)) {
         let removed = self.all.lock().remove(&number);
         let Some(reported) = removed.as_ref().and_then(|removed| removed.reported.as_ref()) else { return };
-        reported.slot.close();
+        reported.slot.retire();
         if reported.policy.is_critical() {
             self.change();
         }
@@ -238,6 +239,16 @@ impl TopicSubscriber {
             // Release: as in `Progress::store`.
             reported.released.store(position, Ordering::Release);
         }
+    }
+
+    /// Has no other read of its slot begin. Returns whether none is in flight, so that its node may withdraw the slot.
+    pub(crate) fn is_unread(&self) -> bool {
+        self.reported.as_ref().is_none_or(|reported| reported.slot.retire() == Completion::Done)
+    }
+
+    /// Gives its slot up: its session is over.
+    pub(crate) fn give_up(&self) {
+        self.reported.iter().for_each(|reported| reported.slot.close());
     }
 
     /// Whether the publisher waits for it, rather than disconnecting it.

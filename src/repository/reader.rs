@@ -36,6 +36,9 @@ pub(crate) trait Reader: Debug + Sized {
     /// epoch, what it has received, which is not received again. Where a log continues is an option of [`Self::open`]. Allocates.
     fn resume(&mut self, before: &mut Self, is_same_epoch: bool);
 
+    /// Takes back that values were lost: the reader is not used any more, and the one that resumes it finds them lost again.
+    fn take_back(&mut self, _lost: &Lost) {}
+
     /// Reserves memory for inline values, so that taking one does not allocate.
     fn expect_inline(&mut self);
 

@@ -4,18 +4,18 @@ use std::time::Duration;
 use super::deadline::{judged, within};
 use super::notices::{NoticeSource, NoticeSubscription};
 use super::offer::Offer;
-use super::progress::ProgressReport;
 use super::subscription::{Fetching, PAUSE, Source, Subscription, TopicEnd};
 use super::{GrantError, ReceiveError, Sample};
 use crate::clock::{Clock, saturate};
 use crate::fabric::{Completion, FabricError, RemoteRead, read_now};
-use crate::id::{Delivery, Epoch, Sequence};
+use crate::id::{Delivery, Epoch};
 use crate::layout::header::HOT_EPOCH;
 use crate::limits;
 use crate::memory::Region;
 use crate::payload::{DecodeError, Schema};
 use crate::repository::{
-    Arrival, Fetch, Finding, ReadFailure, Reader, SubscriberStats, Taken, Verdict, Verified, WriteOrder,
+    Arrival, Fetch, Finding, LossReason, Lost, ReadFailure, Reader, SubscriberStats, Taken, Verdict,
+    Verified, WriteOrder,
 };
 
 /// The part of a subscriber common to all kinds of topic: reads values in place or fetches them, follows notices, and reports
@@ -62,8 +62,8 @@ impl<R: Reader> Core<R> {
             begin(&mut reader, &mut subscription)?;
         }
         let is_landing = subscription.granted.delivery == Delivery::Push;
-        // Where it begins.
-        subscription.progress.iter_mut().for_each(|progress| progress.tell(&reader, is_landing));
+        let newest = subscription.granted.at.newest;
+        subscription.progress.iter_mut().for_each(|progress| progress.begin(&reader, is_landing, newest));
         Ok(Self {
             reader,
             subscription,
@@ -289,18 +289,24 @@ impl<R: Reader> Core<R> {
     /// publisher's node has said so yet.
     fn report(&mut self, taken: Result<Option<Taken>, ReceiveError>) -> Result<Option<Taken>, ReceiveError> {
         let lost = match taken {
-            Err(ReceiveError::Lapped { first_lost, .. }) => Some(first_lost),
+            Err(ReceiveError::Lapped { first_lost: first, count }) => {
+                Some(Lost { first, count, reason: LossReason::Lapped })
+            }
             // Overwritten while they were written to a landing region that is not written any more.
-            Err(ReceiveError::DamagedRecords { first_lost, .. }) if self.subscription.has_ended() => {
-                matches!(self.subscription.end(), Some(TopicEnd::Overtaken { .. })).then_some(first_lost)
+            Err(ReceiveError::DamagedRecords { first_lost: first, count })
+                if self.subscription.has_ended() =>
+            {
+                let is_overtaken = matches!(self.subscription.end(), Some(TopicEnd::Overtaken { .. }));
+                is_overtaken.then_some(Lost { first, count, reason: LossReason::Damaged })
             }
             _ => None,
         };
-        if let Some(first_lost) = lost
-            && self.subscription.progress.as_ref().is_some_and(ProgressReport::disconnects)
+        if let Some(lost) = lost
+            && self.subscription.progress.as_ref().is_some_and(|progress| progress.disconnects(&lost))
         {
-            let (last, stats) = (Sequence::new(first_lost.get().saturating_sub(1)), self.stats());
-            return self.subscription.overtaken(last, stats);
+            // It was disconnected before it lost them. One that is persistent attaches again after its last record.
+            self.reader.take_back(&lost);
+            return self.subscription.overtaken(self.reader.last(), self.stats());
         }
         if let Some(progress) = &mut self.subscription.progress {
             progress.tell(&self.reader, self.subscription.granted.delivery == Delivery::Push);

@@ -150,8 +150,9 @@ pub enum ReceiveError {
         published: Sequence,
     },
     /// The publisher was about to overwrite records that this subscriber had not read, and has disconnected it, as it had asked with
-    /// [`SlowPolicy::Disconnect`](crate::SlowPolicy::Disconnect). No record is received any more; every later receive repeats this, also
-    /// that of a [`Persistent`](crate::Persistent) subscriber.
+    /// [`SlowPolicy::Disconnect`](crate::SlowPolicy::Disconnect). No record is received any more; every later receive repeats this. A
+    /// [`Persistent`](crate::Persistent) subscriber reports it once, attaches again, and reports the records that it lost meanwhile. One
+    /// of several [lines](crate::Lines) attaches again, too: what it lost is missing only if no other line brings it.
     #[error(
         "disconnected after record {last}: the publisher was about to overwrite records that were not read; read faster, publish with a \
          larger capacity, or use another SlowPolicy"

@@ -144,8 +144,7 @@ impl<K: TopicKind, T: Payload> Subscriber<K, T> {
     }
 
     /// Returns an iterator over all further values, which waits for each without a timeout. It yields losses as errors and
-    /// continues after them. It ends with the topic, and after [`ReceiveError::Gone`] and
-    /// [`ReceiveError::Overtaken`].
+    /// continues after them. It ends with the topic, and after [`ReceiveError::Gone`] and [`ReceiveError::Overtaken`].
     pub fn samples(&mut self) -> Samples<'_, K, T> {
         Samples { subscriber: self, is_over: false }
     }

@@ -39,6 +39,8 @@ pub(super) const SEEK_PAUSE: Duration = Duration::from_millis(1);
 /// - If that publisher has another epoch, its values have nothing to do with the earlier ones. [`ReceiveError::Restarted`] is reported
 ///   once, before the first of its values: discard what earlier ones added up to. A log begins with its first record, a table with all
 ///   keys, a feed with the values of all keys.
+/// - [`ReceiveError::Overtaken`] is reported once. The subscriber then attaches to the same publisher again and continues after the last
+///   record; those that were overwritten meanwhile are reported lost.
 /// - An error that another attempt is not likely to mend, for example that the topic now has another type, is reported once
 ///   ([`ReceiveError::NotResumed`]). The subscriber still seeks.
 ///
@@ -285,14 +287,19 @@ impl<S: Renewable> Persistent<S> {
             return Ok(None);
         };
         match receive(subscriber) {
-            Err(end @ (ReceiveError::Ended { .. } | ReceiveError::Gone { .. })) => {
+            Err(
+                end @ (ReceiveError::Ended { .. }
+                | ReceiveError::Gone { .. }
+                | ReceiveError::Overtaken { .. }),
+            ) => {
                 self.is_attached = false;
                 self.has_ended = matches!(end, ReceiveError::Ended { .. });
                 let position = subscriber.position();
                 let last = position.last.min(self.resumes_after_max);
                 self.seek.begin(Position { last, ..position }, &end);
                 self.rest_for(limits::RECONNECT_NS);
-                Ok(None)
+                // The program asked for it. What it has lost by then is reported once it is attached again.
+                if matches!(end, ReceiveError::Overtaken { .. }) { Err(end) } else { Ok(None) }
             }
             // The session reports its end soon.
             Err(ReceiveError::Fabric(error)) if error.ends_connection() => {

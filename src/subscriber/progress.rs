@@ -1,9 +1,9 @@
 use std::sync::Arc;
 
-use crate::id::SlowPolicy;
+use crate::id::{Sequence, SlowPolicy};
 use crate::layout::progress::{Progress, RELEASED};
 use crate::memory::Region;
-use crate::repository::{Reader, SubscriberStats};
+use crate::repository::{Lost, Reader, SubscriberStats};
 
 /// Reports a subscriber's progress in its slot, for the publisher's node to read.
 #[derive(Debug)]
@@ -12,12 +12,20 @@ pub(crate) struct ProgressReport {
     slot: Arc<Region>,
     policy: SlowPolicy,
     said: Progress,
+    /// Records from the one after this up to the other may have been overwritten before the subscriber attached.
+    missed: [Sequence; 2],
 }
 
 impl ProgressReport {
     /// Reports in this slot.
     pub(crate) fn new(slot: Arc<Region>, policy: SlowPolicy) -> Self {
-        Self { slot, policy, said: Progress::default() }
+        Self { slot, policy, said: Progress::default(), missed: [Sequence::NONE; 2] }
+    }
+
+    /// Reports where this reader begins, in a log with this newest record.
+    pub(super) fn begin(&mut self, reader: &impl Reader, is_landing: bool, newest: Sequence) {
+        self.missed = [reader.last(), newest];
+        self.tell(reader, is_landing);
     }
 
     /// The slot.
@@ -26,9 +34,11 @@ impl ProgressReport {
         &self.slot
     }
 
-    /// Whether the subscriber is disconnected before it would lose a record.
-    pub(super) fn disconnects(&self) -> bool {
-        self.policy == SlowPolicy::Disconnect
+    /// Whether the subscriber is disconnected before it would lose these records. Those that were gone before it attached it just lost.
+    pub(super) fn disconnects(&self, lost: &Lost) -> bool {
+        let [before, newest] = self.missed;
+        let was_gone = lost.first == before.next() && lost.first <= newest;
+        self.policy == SlowPolicy::Disconnect && !was_gone
     }
 
     /// Reports how far this reader is, if that has changed. Stores to memory only.

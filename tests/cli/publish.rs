@@ -24,9 +24,9 @@ fn lines_become_values_of_type_string() {
         assert_eq!((sample.value.as_str(), sample.meta.sequence.get()), (line, index as u64 + 1));
     }
     publisher.end_input();
-    assert_eq!(publisher.end().printed(), "");
     let error = subscriber.receive_timeout(TIMEOUT).unwrap_err();
     assert!(matches!(error, ReceiveError::Ended { published } if published.get() == 3), "{error}");
+    assert_eq!(publisher.end().printed(), "");
 }
 
 #[test]
@@ -316,4 +316,42 @@ fn values_expire_after_the_lifespan_that_is_declared() {
     let is_shown = |line: &str| line.split_whitespace().eq(["lifespan", "1.0ms"]);
     assert!(info.printed().lines().any(is_shown), "{}", info.printed());
     place.run(&["get", "shm:p/t"]).assert_failure(1, &["shm:p/t has expired", "1.0ms"]);
+}
+
+/// Nobody knows whether the program of a stopped process will receive the last line: the command waits for a while, and then says so.
+#[test]
+fn last_line_that_a_subscriber_has_not_received_is_reported() {
+    let place = Place::new();
+    let mut publisher = place.start(&["pub", "shm:me/t", "--kind", "log"]);
+    assert!(publisher.error_line().contains("serving"));
+    publisher.write("first");
+    let shown = place.start(&["tail", "shm:me/t", "--follow", "--until-end", "--count", "2"]);
+    assert!(shown.line().contains("first"));
+    shown.signal(Signal::STOP);
+    publisher.write("last");
+    publisher.end_input();
+    assert!(publisher.error_line().contains("2 values"));
+    let ended = publisher.end();
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(ended.error.contains("1 subscriber"), "{ended:?}");
+    shown.signal(Signal::CONT);
+    assert!(shown.end().out.contains("last"));
+}
+
+/// One that does receive it is waited for, and no longer.
+#[test]
+fn last_line_is_received_before_the_command_ends() {
+    let place = Place::new();
+    for arguments in [&["tail", "--follow"][..], &["tail", "--push", "--follow"]] {
+        let mut publisher = place.publish_as("log", "shm:me/t");
+        publisher.write("first");
+        let arguments = [arguments, &["--until-end", "shm:me/t", "--earliest"]].concat();
+        let shown = place.start(&arguments);
+        assert!(shown.line().contains("first"));
+        publisher.write("last");
+        publisher.end_input();
+        let ended = publisher.end();
+        assert_eq!((ended.code, ended.error.as_str()), (Some(0), ""), "{ended:?}");
+        assert!(shown.end().printed().contains("last"));
+    }
 }

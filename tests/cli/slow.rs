@@ -58,3 +58,25 @@ fn subscribers_are_listed_with_the_slowest_first() {
     assert_eq!((rows[1][0], rows[1][2], rows[1][5]), ("fast", "push", "0"));
     assert_eq!((rows[2][0], rows[2][5]), ("silent", "-"));
 }
+
+/// Whoever looks for the slow one finds commands, too.
+#[test]
+fn commands_that_follow_a_log_are_listed_with_their_lag() {
+    let place = Place::new();
+    let node = place.node("p");
+    let mut publisher = node.log_publisher::<u64>("t").open().unwrap();
+    let commands = [&["tail", "shm:p/t", "--follow"][..], &["watch", "shm:p/t"], &["hz", "shm:p/t"]];
+    let running: Vec<_> = commands.iter().map(|command| place.start(command)).collect();
+    wait_until("the commands", || publisher.pull_subscribers() == 3);
+    publisher.publish_batch(&[7; 100]).unwrap();
+    let listed = || {
+        let report = parsed(place.run(&["info", "shm:p/t", "--json"]).printed());
+        report["subscribers"]["listed"].as_array().unwrap().clone()
+    };
+    wait_until("their progress", || {
+        listed().iter().all(|row| (&row["policy"], &row["lag"]) == (&json!("lap"), &json!(0)))
+    });
+    assert_eq!(listed().len(), 3);
+    assert_eq!(place.list(&["shm:p"])[0]["slowest_lag"], json!(0));
+    drop(running);
+}

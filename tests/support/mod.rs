@@ -17,4 +17,5 @@ pub(crate) mod raw;
 pub(crate) mod role;
 #[path = "../../src/testkit/skip.rs"]
 pub(crate) mod skip;
+pub(crate) mod slow;
 pub(crate) mod time;

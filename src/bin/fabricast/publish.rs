@@ -12,7 +12,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use crossbeam::channel::{Receiver, bounded};
 use fabricast::{
-    Address, Epoch, Node, NodeName, Payload, PublishedKind, PublisherBuilder, Raw, Target, limits,
+    Address, Epoch, ErrorChain, Node, NodeName, Payload, PublishedKind, PublisherBuilder, Raw, Target, limits,
 };
 
 use self::lines::{Form, Layout, Line};
@@ -30,7 +30,8 @@ const INTERVAL_MAX: Duration = Duration::from_secs(365 * 86_400);
 const AFTER_HELP: &str = "\
 Each line, without its line end, becomes one value: a String, bytes with --raw, or with --json a
 value of the type inferred from --example or from the first line that determines one. The topic is
-served until the input has ended and --linger has passed, or until Ctrl-C.
+served until the input has ended, --linger has passed, and every subscriber has received all of it,
+but for at most 7 seconds more, or until Ctrl-C.
 
 A state topic holds the newest value: without --rate, lines replace each other as fast as they
 arrive. A log holds them in order, as many as fit into --capacity, and overwrites the oldest;
@@ -154,11 +155,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     // An interrupt abandons this thread while it waits for input.
     std::thread::Builder::new()
         .spawn(move || lines::read(&mut BufReader::new(io::stdin()), layout, len_max, &sender))
-        .map_err(|error| {
-            let advice = "end some, or raise the limit (ulimit -u, ulimit -v)";
-            let sentence = format!("cannot start a thread that reads the input: {error}; {advice}");
-            Failure::new(Exit::Local, sentence)
-        })?;
+        .map_err(no_thread)?;
     let mut tally = Tally::default();
     let (form, first) = match example {
         Some(form) => (form, Vec::new()),
@@ -172,8 +169,18 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     arguments.say(&format!("serving {}", arguments.outlook()));
     let outcome = topic.serve(arguments, first, &batches, &interrupt);
     // The topic ends before the node, so that all subscribers are notified.
-    drop(topic.publisher);
+    if outcome.is_err() || interrupt.came() {
+        drop(topic.publisher);
+    } else {
+        arguments.finish(topic.publisher, &interrupt)?;
+    }
     outcome
+}
+
+/// Why a thread was not started, and what to do.
+fn no_thread(error: io::Error) -> Failure {
+    let advice = "end some, or raise the limit (ulimit -u, ulimit -v)";
+    Failure::new(Exit::Local, format!("cannot start a thread: {error}; {advice}"))
 }
 
 /// The type of the first valid line, that line, and those that came with it. Rejects the lines before it.
@@ -269,6 +276,18 @@ impl Arguments {
         if !self.quiet {
             Failure::new(Exit::Done, sentence).note();
         }
+    }
+
+    /// Ends the topic once its subscribers have received everything, unless that takes too long or the process is interrupted.
+    fn finish(&self, publisher: Box<dyn Publisher>, interrupt: &Interrupt) -> Result<(), Failure> {
+        let (sender, ended) = bounded(1);
+        // An interrupt abandons this thread.
+        let finishing = std::thread::Builder::new().spawn(move || _ = sender.send(publisher.finish()));
+        finishing.map_err(no_thread)?;
+        if let Input::Item(Err(error)) = interrupt.receive(&ended) {
+            self.say(&ErrorChain(&error).to_string());
+        }
+        Ok(())
     }
 
     /// What is served, and until when.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args, ValueEnum};
 use fabricast::{
     Address, AddressError, AnySubscriber, Delivery, EventSink, LogStart, Node, NodeBuilder, NodeName, Raw,
-    RdmaConnect, SubscriberBuilder, SubscriberError, Target, default_runtime_dir,
+    RdmaConnect, RefuseReason, SubscriberBuilder, SubscriberError, Target, default_runtime_dir,
 };
 use tracing_subscriber::EnvFilter;
 
@@ -69,13 +69,15 @@ pub(crate) struct Following {
     pub(crate) until_end: bool,
     /// After which time without a value that is reported.
     pub(crate) deadline: Option<Duration>,
+    /// Whether `fabricast info` shows how far it is, if the topic is a log.
+    pub(crate) progress: bool,
 }
 
 impl EndArguments {
     /// How they follow a topic from its next record on.
     pub(crate) fn following(self, delivery: Delivery) -> Following {
         let Self { until_end, deadline } = self;
-        Following { delivery, start: LogStart::Newest, until_end, deadline }
+        Following { delivery, start: LogStart::Newest, until_end, deadline, progress: true }
     }
 }
 
@@ -108,6 +110,11 @@ impl LineArguments {
     }
 }
 
+/// Whether the topic has no room for this subscriber: it may have for one that does not report its progress.
+fn is_full(error: &SubscriberError) -> bool {
+    matches!(error, SubscriberError::Refused { reason: RefuseReason::TooManySubscribers, .. })
+}
+
 /// How values travel, as an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Way {
@@ -129,9 +136,12 @@ impl From<Way> for Delivery {
 impl Following {
     /// A builder with these settings.
     fn builder<'a>(&self, node: &'a Node, target: &Target) -> SubscriberBuilder<'a, AnySubscriber<Raw>> {
-        let Self { delivery, start, deadline, .. } = *self;
-        let builder =
+        let Self { delivery, start, deadline, progress, .. } = *self;
+        let mut builder =
             node.any_subscriber::<Raw>(target).delivery(delivery).start(start).timeout(ATTACH_TIMEOUT);
+        if progress {
+            builder = builder.progress();
+        }
         match deadline {
             Some(deadline) => builder.deadline(deadline),
             None => builder,
@@ -214,7 +224,8 @@ impl Setting {
         delivery: Delivery,
         start: LogStart,
     ) -> Result<AnySubscriber<Raw>, Failure> {
-        self.attach_to(node, target, Following { delivery, start, until_end: true, deadline: None })
+        let following = Following { delivery, start, until_end: true, deadline: None, progress: false };
+        self.attach_to(node, target, following)
     }
 
     fn attach_to(
@@ -226,7 +237,10 @@ impl Setting {
         let delivery = following.delivery;
         self.check_delivery(&target.address, delivery)?;
         tracing::info!(target: "fabricast", topic = %target, ?delivery, "subscribing");
-        let opened = following.builder(node, target).open();
+        let mut opened = following.builder(node, target).open();
+        if following.progress && opened.as_ref().is_err_and(is_full) {
+            opened = Following { progress: false, ..following }.builder(node, target).open();
+        }
         let subscriber = opened.map_err(|error| Failure::from(error).at(&target.address))?;
         let (topic, type_name) = (subscriber.topic(), subscriber.schema().type_name());
         tracing::info!(target: "fabricast", %topic, type_name, "subscribed");
@@ -236,6 +250,9 @@ impl Setting {
     /// Follows a topic of any kind and type: until its end, or over restarts of its publisher, which need not run yet.
     pub(crate) fn follow(&self, lines: Followable<'_>, following: Following) -> Result<Source, Failure> {
         let (Followable { first: target, others }, delivery) = (lines, following.delivery);
+        // Publishers cannot read it over unreliable connections.
+        let progress = following.progress && self.rdma_connect != Connect::TcpUnreliable;
+        let following = Following { progress, ..following };
         if !others.is_empty() {
             return self.follow_lines(lines, following);
         }
@@ -248,7 +265,10 @@ impl Setting {
         tracing::info!(target: "fabricast", topic = %target, ?delivery, "following");
         let absence = self.absence(&target.address);
         let (node, pulses) = self.follower([target])?;
-        let opened = following.builder(&node, target).persistent().open();
+        let mut opened = following.builder(&node, target).persistent().open();
+        if progress && opened.as_ref().is_ok_and(|opened| opened.open_error().is_some_and(is_full)) {
+            opened = Following { progress: false, ..following }.builder(&node, target).persistent().open();
+        }
         let opened = opened.map_err(|error| Failure::from(error).at(&target.address))?;
         if let Some(error) = opened.open_error() {
             let failure = absence.unwrap_or_else(|| Failure::from(error).at(&target.address));

@@ -23,7 +23,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     let target = &arguments.target;
     let delivery = if arguments.push { Delivery::Push } else { Delivery::Pull };
     let (start, until_end) = (arguments.start(), arguments.is_until_end());
-    let following = Following { delivery, start, until_end, deadline: arguments.deadline };
+    let following = Following { delivery, start, until_end, deadline: arguments.deadline, progress: true };
     let source = setting.follow(arguments.line.of(target)?, following)?;
     // Only now: until here Ctrl-C has its default effect.
     let interrupt = Interrupt::install()?;

@@ -104,7 +104,7 @@ impl ServedAttachment {
         self.subscriber = Some(self.topic.subscribers.add(self.number, subscriber));
     }
 
-    /// Takes it from those that the publisher knows. Its progress slot is read no more: the peer withdraws that once it is notified.
+    /// Takes it from those that the publisher knows. No other read of its progress slot begins: the peer withdraws it once it is notified.
     pub(super) fn leave(&self) {
         self.topic.subscribers.remove(self.number);
     }
@@ -208,6 +208,8 @@ impl Drop for ServedAttachment {
         self.closed.store(true, Ordering::Relaxed);
         self.topic.detach(self.number);
         self.leave();
+        // A publisher that is idle may hold it.
+        self.subscriber.iter().for_each(|subscriber| subscriber.give_up());
         if self.delivery == Delivery::Push || self.topic.has_ended() {
             // The node may hold its landing region, or keep the topic for it.
             self.topic.wake();

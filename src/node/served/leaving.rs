@@ -66,16 +66,16 @@ impl Served {
         }
     }
 
-    /// Notifies the peer of attachments that are no longer written.
+    /// Notifies the peer of attachments whose memory is neither written nor read any more.
     pub(super) fn tell_detached(&mut self) {
         let session = &mut self.session;
         self.leaving.retain(|id, attachment| {
-            let written = !attachment.is_revoked();
-            if !written {
+            let is_used = !attachment.is_revoked();
+            if !is_used {
                 // Fails if the session has ended meanwhile, and is not needed then.
                 let _ = session.detached(*id, attachment.topic.newest().get());
             }
-            written
+            is_used
         });
     }
 
@@ -134,8 +134,10 @@ impl Served {
 }
 
 impl ServedAttachment {
-    /// Whether writing to its landing region has stopped for good.
+    /// Whether writing to its landing region, and reading its progress slot, have stopped for good.
     pub(super) fn is_revoked(&self) -> bool {
-        self.revocation.as_ref().is_none_or(|revocation| revocation.revoke() == Completion::Done)
+        let is_written = self.revocation.as_ref().is_some_and(|it| it.revoke() == Completion::Pending);
+        let is_read = self.subscriber.as_ref().is_some_and(|subscriber| !subscriber.is_unread());
+        !(is_written || is_read)
     }
 }

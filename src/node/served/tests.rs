@@ -6,17 +6,20 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::*;
-use crate::control::{ClientEvent, ClientSession, EndReason, SubscriberCounts};
+use crate::control::{AttachOptions, ClientEvent, ClientSession, EndReason, SubscriberCounts};
 use crate::event::EventSink;
 use crate::fabric::{
-    Capabilities, Completion, Datagrams, NothingToRevoke, Placement, Prepared, Registration, RemoteKey,
-    RemoteRead, RemoteWrite, Revocation, Sent, Waker, Write,
+    ByteRange, Capabilities, Completion, Datagrams, NothingToRevoke, Placement, Prepared, Registration,
+    RemoteKey, RemoteRead, RemoteWrite, Revocation, Sent, Waker, Write,
 };
-use crate::id::{Delivery, KindOptions};
+use crate::id::{Delivery, KindOptions, SlowPolicy};
+use crate::layout::progress::PROGRESS_LEN;
+use crate::memory::{Protection, Region};
 use crate::node::Node;
 use crate::node::builder::assemble;
 use crate::payload::Raw;
 use crate::publisher::StatePublisher;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::testkit::fabric::{Network, Reach};
 
 #[derive(Debug, Default)]
@@ -150,6 +153,43 @@ impl RemoteWrite for Failing {
 
     fn revocation(&self) -> Arc<dyn Revocation> {
         Arc::new(NothingToRevoke)
+    }
+}
+
+/// A progress slot on another host; reads of it complete once this is set.
+#[derive(Debug)]
+struct Slot(Arc<AtomicBool>, Arc<Region>);
+
+impl Offer for Slot {
+    fn open_read(self: Box<Self>, _: usize) -> Result<Box<dyn RemoteRead>, FabricError> {
+        Ok(self)
+    }
+
+    fn open_write(self: Box<Self>, _: usize) -> Result<Box<dyn RemoteWrite>, FabricError> {
+        Err(FabricError::Closed)
+    }
+}
+
+impl RemoteRead for Slot {
+    fn mirror(&self) -> &Arc<Region> {
+        &self.1
+    }
+
+    fn is_mapped(&self) -> bool {
+        false
+    }
+
+    fn post(&mut self, _: &[ByteRange]) -> Result<Completion, FabricError> {
+        Ok(Completion::Pending)
+    }
+
+    fn poll(&mut self) -> Result<Completion, FabricError> {
+        let is_done = self.0.load(Ordering::Relaxed);
+        Ok(if is_done { Completion::Done } else { Completion::Pending })
+    }
+
+    fn wait_handle(&mut self) -> Result<Option<BorrowedFd<'_>>, FabricError> {
+        Ok(None)
     }
 }
 
@@ -432,4 +472,28 @@ fn peer_without_a_landing_region_is_not_reported_as_detached() {
         let events = setup.recorder.0.lock().clone();
         assert!(!events.iter().any(|event| matches!(event, Event::Detached { .. })), "{events:?}");
     }
+}
+
+/// The peer withdraws its slot once it knows that it is detached. A READ that the device repeats then would end the session.
+#[test]
+fn peer_is_detached_once_no_read_of_its_progress_slot_is_in_flight() {
+    let mut setup = Setup::new();
+    let publisher = setup.node.log_publisher::<Raw>("t").open().unwrap();
+    setup.turn(None);
+    let options = AttachOptions { options: KindOptions::default(), progress: Some(SlowPolicy::Lap) };
+    let id = setup.client.attach("t".parse().unwrap(), Delivery::Push, None, options).unwrap();
+    let is_done = Arc::new(AtomicBool::new(false));
+    let memory = Arc::new(Region::allocate(PROGRESS_LEN, Protection::PeersRead).unwrap());
+    let granted = setup.turn(Some(Box::new(Slot(Arc::clone(&is_done), memory))));
+    assert!(matches!(granted[..], [Ok(ClientEvent::Granted { .. })]), "{granted:?}");
+    let topic = setup.node.core().topic(publisher.topic()).unwrap();
+    topic.subscribers.watch(1);
+
+    setup.client.detach(id, SubscriberCounts::default()).unwrap();
+    for _ in 0..3 {
+        assert!(setup.turn(None).is_empty(), "the read is in flight");
+    }
+    is_done.store(true, Ordering::Relaxed);
+    let detached = setup.turn(None);
+    assert!(matches!(detached[..], [Ok(ClientEvent::Detached { .. })]), "{detached:?}");
 }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::id::Epoch;
+use crate::id::{Epoch, SlowPolicy};
+use crate::publisher::Gating;
 use crate::subscriber::{LogSubscriber, Persistent, TableSubscriber};
 
 const BOTH: [Delivery; 2] = [Delivery::Pull, Delivery::Push];
@@ -298,5 +299,45 @@ fn keys_that_were_removed_do_not_come_again_while_their_table_is_repeated() {
         publisher.put_batch([(&1, &4), (&2, &4)]).unwrap();
         let expected = BTreeMap::from([(1, (Some(4), 0)), (2, (Some(4), 0))]);
         assert_eq!(changes(&mut subscriber, 2), expected, "{delivery:?}");
+    }
+}
+
+/// It asked to be disconnected, not to be left without the records to come: it continues with the same publisher.
+#[test]
+fn overtaken_subscriber_attaches_again_and_accounts_for_what_it_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
+    for delivery in BOTH {
+        let builder = publishing.log_publisher::<u64>("t").capacity(4096).gating(Gating::new());
+        let mut publisher = builder.open().unwrap();
+        let builder = subscribing.log_subscriber::<u64>("shm:p/t").timeout(TIMEOUT).delivery(delivery);
+        let mut subscriber = builder.slow(SlowPolicy::Disconnect).persistent().open().unwrap();
+        let (mut last, mut lost, mut breaks) = (0, 0, 0);
+        for round in 1..=5 {
+            // More than the rings of both sides hold.
+            (0..3000).for_each(|_| _ = publisher.publish(&publisher.newest().next().get()).unwrap());
+            while last < publisher.newest().get() {
+                match subscriber.receive_timeout(TIMEOUT) {
+                    Ok(record) => {
+                        assert_eq!(record.expect("a record in time").value, last + 1);
+                        last += 1;
+                    }
+                    Err(ReceiveError::Overtaken { last: told }) => {
+                        assert_eq!(told.get(), last);
+                        breaks += 1;
+                    }
+                    Err(ReceiveError::Lapped { first_lost, count }) => {
+                        assert_eq!(first_lost.get(), last + 1);
+                        (last, lost) = (last + count, lost + count);
+                    }
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            assert_eq!(breaks, round);
+            assert!(subscriber.current().unwrap().is_gating(), "it is disconnected the next time, too");
+        }
+        let stats = subscriber.current().unwrap().stats();
+        assert_eq!((stats.received + stats.lapped, stats.lapped, stats.rejected), (last, lost, 0));
+        assert!(lost > 0 && subscriber.outages() == 0);
     }
 }

@@ -5,6 +5,7 @@ use crate::id::SlowPolicy;
 use crate::layout::WORD;
 use crate::layout::progress::{PROGRESS_LEN, RELEASED};
 use crate::publisher::{Gating, LogPublisher, PublishError};
+use crate::repository::log::LogStart;
 use crate::subscriber::{FeedUpdate, LogSubscriber, SubscriberHandle};
 use crate::testkit::random::Random;
 
@@ -218,6 +219,7 @@ fn overtaken_subscriber_is_disconnected_and_says_so() {
             }
         };
         let repeated = slow.try_receive().unwrap_err();
+        assert_eq!(slow.samples().count(), 1, "a loop over all records ends with the error");
         for error in [error, repeated] {
             assert!(
                 matches!(error, ReceiveError::Overtaken { last: told } if told.get() == last),
@@ -431,4 +433,60 @@ fn feed_that_waits_in_vain_leaves_the_event_as_it_was() {
     };
     assert!(matches!(error, ReceiveError::Overtaken { .. }), "{error}");
     assert!(matches!(hasty.try_update(), Err(ReceiveError::Overtaken { .. })));
+}
+
+/// Adding and committing are refused at once, and leave the event as it was.
+#[test]
+fn feed_event_that_does_not_wait_goes_on_once_the_subscriber_has_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(&dir, "p");
+    let builder = node.feed_publisher::<u64, u64, u64>("f").capacity(8).record_len_max(64);
+    // Longer than any test.
+    let gating = Gating::new().timeout(Duration::from_secs(3600));
+    let mut publisher = builder.log_capacity(CAPACITY).gating(gating).open().unwrap();
+    let builder = node.feed_subscriber::<u64, u64, u64>("shm:p/f").timeout(TIMEOUT);
+    let mut subscriber = builder.slow(SlowPolicy::Block).open().unwrap();
+    assert!(subscriber.try_update().unwrap().is_none());
+    let mut number = 1;
+    let mut expected = 1..;
+    for _ in 0..10 {
+        let error = loop {
+            match publisher.try_publish(&(number % 7), &number, &number) {
+                Ok(sequence) => assert_eq!(sequence.get(), number),
+                Err(error) => break error,
+            }
+            number += 1;
+        };
+        assert!(matches!(error, PublishError::Blocked { .. }), "{error}");
+        let newest = publisher.newest();
+        let mut event = publisher.try_event();
+        for _ in 0..3 {
+            assert!(matches!(event.update(&1, &number, &number), Err(PublishError::Blocked { .. })));
+        }
+        assert!(event.is_empty());
+        while let Some(update) = subscriber.try_update().unwrap() {
+            let FeedUpdate::Record(record) = update else { panic!("{update:?}") };
+            assert_eq!(Some(record.record), expected.next());
+        }
+        event.update(&1, &number, &number).unwrap();
+        // One that has just joined needs the oldest records.
+        let builder = node.log_subscriber::<Raw>("shm:p/f").timeout(TIMEOUT).start(LogStart::Earliest);
+        let late = builder.slow(SlowPolicy::Block).open().unwrap();
+        for _ in 0..3 {
+            assert!(matches!(event.try_commit(), Err(PublishError::Blocked { .. })));
+            assert_eq!(event.len(), 1);
+        }
+        drop(late);
+        let mut committed = None;
+        wait_until("it has left", || {
+            committed = event.try_commit().ok();
+            committed.is_some()
+        });
+        assert_eq!(committed, Some(newest.next()));
+        // Another one, of the same builder.
+        assert!(event.is_empty());
+        event.update(&2, &(number + 1), &number).unwrap();
+        assert_eq!(event.try_commit().unwrap().get(), number + 1);
+        number += 2;
+    }
 }

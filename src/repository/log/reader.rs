@@ -412,6 +412,14 @@ impl Reader for LogReader {
         self.counts.add(&before.counts);
     }
 
+    fn take_back(&mut self, lost: &Lost) {
+        self.next = lost.first;
+        match lost.reason {
+            LossReason::Lapped => self.counts.lapped -= lost.count,
+            LossReason::Damaged => self.counts.rejected -= lost.count,
+        }
+    }
+
     fn expect_inline(&mut self) {
         self.unproven.words.reserve_exact(self.unproven_len_max() / WORD);
     }

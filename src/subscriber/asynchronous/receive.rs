@@ -26,12 +26,20 @@ pub trait AsyncReceive: AsyncReceiveHandle + Waitable {
 }
 
 /// Seals [`AsyncReceive`].
-pub(crate) trait AsyncReceiveHandle {}
+pub(crate) trait AsyncReceiveHandle {
+    /// Whether it receives again after [`ReceiveError::Overtaken`].
+    const OUTLASTS: bool;
+}
 
-/// Has a kind of subscriber received by `$receive`.
+/// Has a kind of subscriber, which outlasts publishers or does not, received by `$receive`.
 macro_rules! receive {
-    ([$($generics:tt)*] $subscriber:ty where [$($bounds:tt)*], $item:ty, $receive:expr) => {
-        impl<$($generics)*> AsyncReceiveHandle for $subscriber where $($bounds)* {}
+    ($outlasts:literal, [$($generics:tt)*] $subscriber:ty where [$($bounds:tt)*], $item:ty, $receive:expr) => {
+        impl<$($generics)*> AsyncReceiveHandle for $subscriber
+        where
+            $($bounds)*
+        {
+            const OUTLASTS: bool = $outlasts;
+        }
 
         impl<$($generics)*> AsyncReceive for $subscriber
         where
@@ -47,10 +55,10 @@ macro_rules! receive {
     };
 }
 
-receive!([K: TopicKind, T: Payload] Subscriber<K, T> where [], Sample<T::Owned>, Self::try_receive);
-receive!([T: Payload] AnySubscriber<T> where [], Sample<T::Owned>, Self::try_receive);
+receive!(false, [K: TopicKind, T: Payload] Subscriber<K, T> where [], Sample<T::Owned>, Self::try_receive);
+receive!(false, [T: Payload] AnySubscriber<T> where [], Sample<T::Owned>, Self::try_receive);
 receive!(
-    [K, R, V] FeedSubscriber<K, R, V> where [
+    false, [K, R, V] FeedSubscriber<K, R, V> where [
         K: Serialize + DeserializeOwned + Eq + Hash + Clone + Send + 'static,
         R: Serialize + DeserializeOwned + Send + 'static,
         V: Serialize + DeserializeOwned + Send + 'static,
@@ -59,7 +67,7 @@ receive!(
     Self::try_update
 );
 receive!(
-    [K, R, V] FeedLines<K, R, V> where [
+    true, [K, R, V] FeedLines<K, R, V> where [
         K: Serialize + DeserializeOwned + Eq + Hash + Clone + Send + 'static,
         R: Serialize + DeserializeOwned + Send + 'static,
         V: Serialize + DeserializeOwned + Send + 'static,
@@ -68,12 +76,12 @@ receive!(
     Self::try_update
 );
 receive!(
-    [S: AsyncReceive + Renewable] Persistent<S> where [],
+    true, [S: AsyncReceive + Renewable] Persistent<S> where [],
     S::Item,
     |persistent: &mut Self| persistent.receive_by(S::try_item)
 );
 receive!(
-    [S] Lines<S> where [S: Subscribed + Arbitrated<Item = <S as Subscribed>::Value>],
+    true, [S] Lines<S> where [S: Subscribed + Arbitrated<Item = <S as Subscribed>::Value>],
     Sample<S::Value>,
     Self::try_receive
 );

@@ -195,16 +195,17 @@ impl<S: AsyncReceive> AsyncSubscriber<S> {
     /// # Errors
     ///
     /// Those of `try_receive`, or `try_update`, of the subscriber, except [`ReceiveError::Contended`]: it waits instead. The next call
-    /// continues after an error. [`ReceiveError::Ended`] and [`ReceiveError::Gone`] repeat. [`ReceiveError::Runtime`] when the runtime
+    /// continues after an error. [`ReceiveError::Ended`], [`ReceiveError::Gone`] and, unless the subscriber is persistent or one of several
+    /// lines, [`ReceiveError::Overtaken`] repeat. [`ReceiveError::Runtime`] when the runtime
     /// shuts down, which loses nothing.
     pub async fn receive(&mut self) -> Result<S::Item, ReceiveError> {
         self.receive_with(S::try_item).await
     }
 }
 
-/// Yields values, and losses as errors, after which it continues. It ends with the topic, and after [`ReceiveError::Gone`] and
-/// [`ReceiveError::Runtime`], like [`samples`](crate::Subscriber::samples). The stream of a [`Persistent`](crate::Persistent)
-/// subscriber and of several [`Lines`](crate::Lines) does not end.
+/// Yields values, and losses as errors, after which it continues. It ends with the topic, and after [`ReceiveError::Gone`],
+/// [`ReceiveError::Overtaken`] and [`ReceiveError::Runtime`], like [`samples`](crate::Subscriber::samples). The stream of a
+/// [`Persistent`](crate::Persistent) subscriber and of several [`Lines`](crate::Lines) does not end.
 impl<S: AsyncReceive> Stream for AsyncSubscriber<S> {
     type Item = Result<S::Item, ReceiveError>;
 
@@ -214,10 +215,11 @@ impl<S: AsyncReceive> Stream for AsyncSubscriber<S> {
             return Poll::Ready(None);
         }
         let received = ready!(this.poll_with(cx, S::try_item));
-        this.is_over = matches!(
-            received,
-            Err(ReceiveError::Ended { .. } | ReceiveError::Gone { .. } | ReceiveError::Runtime(_))
-        );
+        this.is_over = match received {
+            Err(ReceiveError::Ended { .. } | ReceiveError::Gone { .. } | ReceiveError::Runtime(_)) => true,
+            Err(ReceiveError::Overtaken { .. }) => !S::OUTLASTS,
+            _ => false,
+        };
         Poll::Ready(Some(received).filter(|received| !matches!(received, Err(ReceiveError::Ended { .. }))))
     }
 }

@@ -288,6 +288,7 @@ impl<S: LineSource + Renewable> Line<S> {
     ) -> Result<(), ReceiveError> {
         use ReceiveError::{
             BrokenStamps, Contradicted, CutOff, Damaged, DamagedRecords, ForeignEpoch, ImpossibleLen, Lapped,
+            Overtaken,
         };
         match error {
             Lapped { first_lost, count }
@@ -328,6 +329,8 @@ impl<S: LineSource + Renewable> Line<S> {
                 }
                 Err(Contradicted { first, told, found })
             }
+            // It attaches again, and counts then what it has lost.
+            Overtaken { .. } => Ok(()),
             _ => Err(error),
         }
     }

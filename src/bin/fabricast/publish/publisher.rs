@@ -1,19 +1,26 @@
 //! Publishers of encoded lines.
 
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use fabricast::{
-    DecodeError, EncodeError, Encoding, LogPublisher, Payload, PublishError, Raw, Schema, SchemaError,
-    StatePublisher,
+    DecodeError, EncodeError, Encoding, FinishError, LogPublisher, Payload, PublishError, Raw, Schema,
+    SchemaError, Sequence, StatePublisher, limits,
 };
 
 use super::lines::Entry;
 
 /// Publishes encoded values.
-pub(super) trait Publisher {
+pub(super) trait Publisher: Send {
     /// Publishes values; to a log or a table with one commit. Returns those that are refused.
     fn publish(&mut self, entries: &[Entry]) -> Result<Vec<Refused>, PublishError>;
+
+    /// Ends the topic, and waits until its subscribers have received everything.
+    fn finish(self: Box<Self>) -> Result<Sequence, FinishError>;
 }
+
+/// How long subscribers may take to receive the last values.
+pub(super) const FINISH: Duration = Duration::from_nanos(limits::FINISH_NS_MAX);
 
 /// A line that the publisher refused.
 pub(super) struct Refused {
@@ -26,12 +33,20 @@ impl<P: Payload<Borrowed = [u8]>> Publisher for StatePublisher<P> {
         entries.iter().try_for_each(|entry| Self::publish(self, &entry.value).map(drop))?;
         Ok(Vec::new())
     }
+
+    fn finish(self: Box<Self>) -> Result<Sequence, FinishError> {
+        Self::finish(*self, FINISH)
+    }
 }
 
 impl<P: Payload<Borrowed = [u8]>> Publisher for LogPublisher<P> {
     fn publish(&mut self, entries: &[Entry]) -> Result<Vec<Refused>, PublishError> {
         self.publish_batch(entries.iter().map(|entry| entry.value.as_slice()))?;
         Ok(Vec::new())
+    }
+
+    fn finish(self: Box<Self>) -> Result<Sequence, FinishError> {
+        Self::finish(*self, FINISH)
     }
 }
 

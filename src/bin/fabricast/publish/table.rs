@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use fabricast::{Epoch, Node, Payload, PublishError, TablePublisher, TopicName};
+use fabricast::{Epoch, FinishError, Node, Payload, PublishError, Sequence, TablePublisher, TopicName};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::super::failure::Failure;
 use super::super::shape::JsonShape;
 use super::inferred::Json;
 use super::lines::{Entry, Form, KEY_LEN_MAX, TEXT_OVERHEAD};
-use super::publisher::{Publisher, Refused};
+use super::publisher::{FINISH, Publisher, Refused};
 
 impl<V: Serialize + DeserializeOwned + Send + 'static> Publisher for TablePublisher<String, V> {
     fn publish(&mut self, entries: &[Entry]) -> Result<Vec<Refused>, PublishError> {
@@ -30,6 +30,10 @@ impl<V: Serialize + DeserializeOwned + Send + 'static> Publisher for TablePublis
         }
         self.commit();
         Ok(refused)
+    }
+
+    fn finish(self: Box<Self>) -> Result<Sequence, FinishError> {
+        Self::finish(*self, FINISH)
     }
 }
 

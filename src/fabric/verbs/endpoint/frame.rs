@@ -53,14 +53,15 @@ impl Endpoint {
         into: &mut VecDeque<Arrival>,
         for_wakes: bool,
     ) -> Result<(), FabricError> {
-        loop {
-            self.poll_receives(into)?;
-            if self.receive_channel.drain()? > 0 {
-                self.state.lock().armed = Armed::No;
-            } else if !self.arm_receives(for_wakes)? {
-                return Ok(());
-            }
+        self.poll_receives(into)?;
+        if self.receive_channel.drain()? > 0 {
+            self.state.lock().armed = Armed::No;
         }
+        // What arrives from now on has an event; what arrived before is polled here.
+        if self.arm_receives(for_wakes)? {
+            self.poll_receives(into)?;
+        }
+        Ok(())
     }
 
     /// Requests an event for the next message or, with `for_wakes`, for the next completion, unless that was requested already. Returns

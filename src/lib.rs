@@ -148,10 +148,10 @@ pub use repository::state::StateTopic;
 pub use repository::table::TableTopic;
 pub use subscriber::{
     AnySubscriber, Arbitrated, AttachError, Change, Changes, FeedEvent, FeedLines, FeedSubscriber,
-    FeedUpdate, GrantError, LineReport, Lines, LogSubscriber, NoticePath, Persistent, PublisherClock,
-    ReceiveError, RecordUpdate, Renewable, Sample, SampleRef, Samples, Snapshot, SnapshotEntry,
-    StateSubscriber, Subscribed, Subscriber, SubscriberError, TableSubscriber, TopicKind, ValueUpdate,
-    WaitSet, Waitable,
+    FeedUpdate, GrantError, LineReport, Lines, LogChunks, LogSubscriber, LogView, NoticePath, Persistent,
+    PublisherClock, ReceiveError, RecordUpdate, Renewable, Sample, SampleRef, Samples, Snapshot,
+    SnapshotEntry, StateSubscriber, Subscribed, Subscriber, SubscriberError, TableSubscriber, TopicKind,
+    ValueUpdate, WaitSet, Waitable,
 };
 #[cfg(feature = "tokio")]
 pub use subscriber::{AsyncError, AsyncReceive, AsyncSubscriber, AsyncWaitSet};

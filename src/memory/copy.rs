@@ -35,6 +35,28 @@ pub(super) unsafe fn in_(source: *const u8, target: *mut u64, words: usize) {
     }
 }
 
+/// Copies `words` words from shared memory to private memory, which need not be aligned.
+///
+/// # Safety
+///
+/// `source` must be aligned to 8 and valid for reads of `words` words that are only ever accessed atomically or by other processes;
+/// `target` must be valid for writes of `words` words (at any alignment) that nobody else accesses; the two must not overlap.
+#[inline]
+pub(super) unsafe fn out(source: *const u64, target: *mut u8, words: usize) {
+    // SAFETY: the caller promises both ranges, which is what `bulk` asks for.
+    let done = unsafe { bulk(source.cast(), target, words * WORD) } / WORD;
+    for index in done..words {
+        // SAFETY: `index < words`, so that the element lies in the range that the caller promises.
+        let from = unsafe { source.add(index) };
+        // SAFETY: in range as above, aligned by the caller's promise, and only accessed atomically.
+        let word = unsafe { AtomicU64::from_ptr(from.cast_mut()) }.load(Ordering::Relaxed);
+        // SAFETY: `index < words`, so that the element lies in the range that the caller promises.
+        let to = unsafe { target.add(index * WORD) };
+        // SAFETY: eight bytes from `to` on are writable by the caller's promise; alignment is not assumed.
+        unsafe { to.cast::<u64>().write_unaligned(word) };
+    }
+}
+
 /// Copies `words` words from shared memory to shared memory, or to private memory.
 ///
 /// # Safety
@@ -98,6 +120,20 @@ pub(super) fn request_line(address: *const u64) {
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 #[inline]
 pub(super) fn request_line(_address: *const u64) {}
+
+/// Prefetches the cache line of this address for reading.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline]
+pub(super) fn fetch_line(address: *const u64) {
+    use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    // SAFETY: the instruction is a hint: it changes nothing and never faults, whatever the address; SSE is part of x86-64.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
+}
+
+/// Does nothing: the prefetch is only a hint.
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+#[inline]
+pub(super) fn fetch_line(_address: *const u64) {}
 
 /// Moves all whole registers in `len` bytes, and returns the bytes moved.
 ///

@@ -21,6 +21,7 @@ mod subscription;
 mod table;
 #[cfg(test)]
 mod tests;
+mod view;
 mod wait_set;
 mod waiter;
 
@@ -48,5 +49,6 @@ pub use sample::{Sample, SampleRef};
 pub use state::StateSubscriber;
 pub(crate) use subscription::{Attachment, Granted, Position, Source, Subscription, TopicEnd};
 pub use table::{Change, Changes, Snapshot, SnapshotEntry, TableSubscriber};
+pub use view::{LogChunks, LogView};
 pub use wait_set::{WaitSet, Waitable};
 pub(crate) use waiter::{Waiter, Watched};

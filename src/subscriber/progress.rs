@@ -26,6 +26,11 @@ impl ProgressReport {
         &self.slot
     }
 
+    /// Whether the publisher was asked to wait for the subscriber.
+    pub(super) fn blocks(&self) -> bool {
+        self.policy == SlowPolicy::Block
+    }
+
     /// Whether the subscriber is disconnected before it would lose a record.
     pub(super) fn disconnects(&self) -> bool {
         self.policy == SlowPolicy::Disconnect

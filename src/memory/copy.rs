@@ -121,20 +121,6 @@ pub(super) fn request_line(address: *const u64) {
 #[inline]
 pub(super) fn request_line(_address: *const u64) {}
 
-/// Prefetches the cache line of this address for reading.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
-#[inline]
-pub(super) fn fetch_line(address: *const u64) {
-    use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    // SAFETY: the instruction is a hint: it changes nothing and never faults, whatever the address; SSE is part of x86-64.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
-}
-
-/// Does nothing: the prefetch is only a hint.
-#[cfg(not(all(target_arch = "x86_64", not(miri))))]
-#[inline]
-pub(super) fn fetch_line(_address: *const u64) {}
-
 /// Moves all whole registers in `len` bytes, and returns the bytes moved.
 ///
 /// # Safety

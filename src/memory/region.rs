@@ -350,15 +350,6 @@ impl Region {
         }
     }
 
-    /// Hints that these bytes, where they are within the region, will be read soon, so that the processor fetches their cache lines early.
-    #[inline]
-    pub(crate) fn expect_reads(&self, offset: usize, len: usize) {
-        let end = self.len.min(offset.saturating_add(len));
-        for offset in (offset..end).step_by(CACHE_LINE) {
-            copy::fetch_line(self.base.as_ptr().wrapping_byte_add(offset));
-        }
-    }
-
     /// Copies up to a line of words from private memory; the first becomes visible last.
     #[inline]
     pub(crate) fn copy_in_head(&self, offset: usize, source: &[u64]) {

@@ -7,6 +7,7 @@
 //! Whatever cannot be taken like this is left to the other ways of taking a record: a short record, one that is in private memory
 //! already, the first one, whatever is invalid.
 
+use super::mapped::LONG;
 use super::{HELD_FROM, LogReader, UNBOUNDED};
 use crate::id::{Meta, Sequence};
 use crate::layout::WORD;
@@ -17,8 +18,6 @@ use crate::layout::log::{
 };
 use crate::memory::Region;
 use crate::sync::atomic::{Ordering, fence};
-
-use super::mapped::LONG;
 
 /// A record that was taken in place.
 #[derive(Clone, Copy, Debug)]
@@ -44,13 +43,15 @@ impl Viewed {
 }
 
 impl LogReader {
-    /// Takes the next record in place, if it is long, and nothing is in private memory. `None` otherwise, and if there is none or it is
+    /// Takes the next record in place, if it is long, and is not in private memory as a whole. `None` otherwise, and if there is none or it is
     /// not valid. The publisher must not overwrite what this reader has not released.
     pub(crate) fn view(&mut self, memory: &Region, is_landing: bool) -> Option<Viewed> {
         self.in_view = None;
-        if self.at != Some(self.next) || self.from != self.until {
+        if self.at != Some(self.next) || self.holds_whole_frame() {
             return None;
         }
+        // A part of a frame, which is read again.
+        self.until = self.from;
         if is_landing {
             // As in `Self::follow_if`: frames after the newest record may be of later rounds.
             let newest = Sequence::new(memory.load(HOT_SEQUENCE));
@@ -88,6 +89,16 @@ impl LogReader {
         if is_landing {
             self.say(memory, false);
         }
+    }
+
+    /// Whether private memory holds the next frame from its beginning to its end.
+    fn holds_whole_frame(&self) -> bool {
+        let held = self.buffer.get(self.from..self.until).unwrap_or_default();
+        held.first_chunk().is_some_and(|head: &[u64; HEADER_WORDS]| {
+            let len = FrameHeader::parse(*head).payload_len as usize;
+            // What cannot be a frame is left to the ways that report it.
+            len > self.geometry.payload_len_max() || frame_len(len) <= size_of_val(held)
+        })
     }
 
     /// The offset of the next frame, if it is committed. Goes past the skipped rest of the ring.

@@ -299,7 +299,8 @@ impl Region {
         unsafe { copy::across(source, target.as_mut_ptr(), target.len()) };
     }
 
-    /// Copies bytes from an offset that is a multiple of 8 to private memory. Each word is whole, but the copy may be torn between words.
+    /// Copies bytes from an offset that is a multiple of 8 to private memory. Each word is whole, but the copy may be torn between
+    /// words.
     #[inline]
     pub(crate) fn copy_out_bytes(&self, offset: usize, target: &mut [u8]) {
         let (whole, rest) = target.as_chunks_mut::<WORD>();

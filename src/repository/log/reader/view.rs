@@ -43,8 +43,8 @@ impl Viewed {
 }
 
 impl LogReader {
-    /// Takes the next record in place, if it is long, and is not in private memory as a whole. `None` otherwise, and if there is none or it is
-    /// not valid. The publisher must not overwrite what this reader has not released.
+    /// Takes the next record in place, if it is long, and is not in private memory as a whole. `None` otherwise, and if there is none or
+    /// it is not valid. The publisher must not overwrite what this reader has not released.
     pub(crate) fn view(&mut self, memory: &Region, is_landing: bool) -> Option<Viewed> {
         self.in_view = None;
         if self.at != Some(self.next) || self.holds_whole_frame() {

@@ -106,7 +106,7 @@ fn record_in_view_is_kept_and_each_record_is_received_once() {
                     let len = if random.once_in(3) { random.index(200) } else { random.index(LEN_MAX + 1) };
                     number += 1;
                     let payload: Vec<u8> =
-                        (0..len as u64).map(|at| (at ^ number * 31).to_le_bytes()[0]).collect();
+                        (0..len as u64).map(|at| (at ^ (number * 31)).to_le_bytes()[0]).collect();
                     if !gated.try_publish(&payload) {
                         number -= 1;
                         break;

@@ -5,7 +5,7 @@
 //! in view. What is read later is what was checked, unless the publisher breaks the protocol, or has let this reader go.
 //!
 //! Whatever cannot be taken like this is left to the other ways of taking a record: a short record, one that is in private memory
-//! already, the first one, whatever is invalid.
+//! already, the first one of a landing region, whatever is invalid.
 
 use super::mapped::LONG;
 use super::{HELD_FROM, LogReader, UNBOUNDED};
@@ -17,6 +17,7 @@ use crate::layout::log::{
     frame_len,
 };
 use crate::memory::Region;
+use crate::repository::Reader as _;
 use crate::sync::atomic::{Ordering, fence};
 
 /// A record that was taken in place.
@@ -47,7 +48,9 @@ impl LogReader {
     /// it is not valid. The publisher must not overwrite what this reader has not released.
     pub(crate) fn view(&mut self, memory: &Region, is_landing: bool) -> Option<Viewed> {
         self.in_view = None;
-        if self.at != Some(self.next) || self.holds_whole_frame() {
+        // Where it begins, the sequence of the frame at its position is not known yet.
+        let begins = self.at.is_none() && self.has_begun() && !self.doubts;
+        if !(begins || self.at == Some(self.next)) || self.holds_whole_frame() {
             return None;
         }
         // A part of a frame, which is read again.
@@ -117,7 +120,7 @@ impl LogReader {
             let is_committed = is_before_end(self.position);
             return is_committed.then(|| self.geometry.offset(self.position));
         }
-        let is_committed = if is_segment || is_landing {
+        let is_committed = if is_segment || is_landing || self.at.is_none() {
             is_before_end(self.position)
         } else {
             // The publisher has not given up what this reader has not released: the word is meaningful.

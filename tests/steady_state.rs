@@ -61,6 +61,7 @@ const FREE: &[(&str, usize)] = &[
     ("log-lines-lost", 8),
     ("log-batch-told", 100),
     ("log-gated", 100),
+    ("log-viewed", 65_536),
     ("table", 64),
     ("table", 4096),
     ("table-batch", 100),
@@ -270,6 +271,7 @@ fn exercise(dir: &Path, what: &str, delivery: Delivery, len: usize, around: Arou
         "struct" => place.values::<Quote, _>(quote, around),
         "log" | "log-" => place.logs(1, SlowPolicy::Lap, around),
         "log-gated" => place.logs(30, SlowPolicy::Block, around),
+        "log-viewed" => place.views(around),
         "log-persistent" => place.persistent_logs(around),
         "log-lines" => place.lines(&[], around),
         "log-lines-lost" => place.lines(&["c"], around),
@@ -365,6 +367,46 @@ impl Place<'_> {
             |subscriber, number| receive(subscriber, make(number)),
             around,
         );
+    }
+
+    /// Records of a log that goes round its ring, received in place.
+    fn views(self, around: Around<'_>) {
+        let Self { dir, delivery, len, .. } = self;
+        let publishing = Node::builder().name("p").expect("a name").runtime_dir(dir).open().expect("a node");
+        let builder = publishing.log_publisher::<Raw>("t").payload_len_max(len).gating(Gating::new());
+        let mut publisher = builder.open().expect("a topic");
+        let subscribing = Node::builder().runtime_dir(dir).open().expect("a node");
+        let builder = subscribing.log_subscriber::<Raw>("shm:p/t").delivery(delivery);
+        let mut subscriber = builder.slow(SlowPolicy::Block).open().expect("a subscription");
+        let (mut pattern, mut number, mut in_place) = (Pattern::new(len), 0, 0);
+        let mut bytes = vec![0_u64; len / size_of::<u64>()];
+        let mut round = |may_wait: bool| {
+            number += 1;
+            publisher.publish(pattern.value(number)).expect("it fits");
+            let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut bytes);
+            let mut is_there = || match subscriber.try_receive_view().expect("a receive") {
+                Some(view) => {
+                    let read = view.read_at(0, bytes);
+                    assert!(is_whole(bytes.split_at(read).0, number, len) && view.is_intact());
+                    let (mut chunks, mut sum) = (view.chunks(), 0);
+                    while let Some(chunk) = chunks.next_chunk() {
+                        sum += chunk.len();
+                    }
+                    assert_eq!(sum, read);
+                    in_place += u64::from(view.is_in_place());
+                    true
+                }
+                None => false,
+            };
+            let is_at_once = is_there();
+            if !is_at_once {
+                assert!(may_wait, "a record");
+                wait_until("a record", is_there);
+            }
+            is_at_once
+        };
+        repeat(&mut round, around);
+        assert!(in_place > ROUNDS / 2, "{in_place} of {number} in place");
     }
 
     /// Records of a log that goes round its ring: so many per commit, received one by one.

@@ -2,9 +2,9 @@
 
 use fabricast::{
     AnySubscriber, Change, Changes, Claim, Decoded, Directory, Event, Listener, ListenerBuilder, Loan,
-    LogLoan, LogPublisher, LogSubscriber, LogTopic, Node, NodeBuilder, NodeListing, PublisherBuilder, Raw,
-    Sample, SampleRef, Samples, Schema, Snapshot, StatePublisher, StateSubscriber, StateTopic,
-    SubscriberBuilder, SubscriberStats, TablePublisher, TableSubscriber, TableTopic, TopicReport,
+    LogLoan, LogPublisher, LogSubscriber, LogTopic, LogView, Node, NodeBuilder, NodeListing,
+    PublisherBuilder, Raw, Sample, SampleRef, Samples, Schema, Snapshot, StatePublisher, StateSubscriber,
+    StateTopic, SubscriberBuilder, SubscriberStats, TablePublisher, TableSubscriber, TableTopic, TopicReport,
 };
 
 /// Implemented twice by what is `Sync`: then a call does not say of which, and is no program.
@@ -34,6 +34,7 @@ fn handles_that_publish_or_receive_are_sent_and_not_shared() {
         LogLoan<'static>,
         StateSubscriber<Raw>,
         LogSubscriber<Raw>,
+        LogView<'static>,
         TableSubscriber<u64, u64>,
         AnySubscriber<Raw>,
         Samples<'static, StateTopic, Raw>,

@@ -35,6 +35,28 @@ pub(super) unsafe fn in_(source: *const u8, target: *mut u64, words: usize) {
     }
 }
 
+/// Copies `words` words from shared memory to private memory, which need not be aligned.
+///
+/// # Safety
+///
+/// `source` must be aligned to 8 and valid for reads of `words` words that are only ever accessed atomically or by other processes;
+/// `target` must be valid for writes of `words` words (at any alignment) that nobody else accesses; the two must not overlap.
+#[inline]
+pub(super) unsafe fn out(source: *const u64, target: *mut u8, words: usize) {
+    // SAFETY: the caller promises both ranges, which is what `bulk` asks for.
+    let done = unsafe { bulk(source.cast(), target, words * WORD) } / WORD;
+    for index in done..words {
+        // SAFETY: `index < words`, so that the element lies in the range that the caller promises.
+        let from = unsafe { source.add(index) };
+        // SAFETY: in range as above, aligned by the caller's promise, and only accessed atomically.
+        let word = unsafe { AtomicU64::from_ptr(from.cast_mut()) }.load(Ordering::Relaxed);
+        // SAFETY: `index < words`, so that the element lies in the range that the caller promises.
+        let to = unsafe { target.add(index * WORD) };
+        // SAFETY: eight bytes from `to` on are writable by the caller's promise; alignment is not assumed.
+        unsafe { to.cast::<u64>().write_unaligned(word) };
+    }
+}
+
 /// Copies `words` words from shared memory to shared memory, or to private memory.
 ///
 /// # Safety
@@ -166,4 +188,39 @@ unsafe fn bulk(source: *const u8, target: *mut u8, len: usize) -> usize {
 unsafe fn bulk(_source: *const u8, _target: *mut u8, _len: usize) -> usize {
     let _ = REGISTER;
     0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Under Miri, which would report an access that is not atomic, the copies are the loops over words.
+    #[test]
+    fn words_copied_while_another_thread_writes_are_old_or_new() {
+        const WORDS: usize = 37;
+        let (old, new) = (0x5555_5555_5555_5555_u64, 0xAAAA_AAAA_AAAA_AAAA_u64);
+        let shared: Vec<AtomicU64> = (0..WORDS).map(|_| AtomicU64::new(old)).collect();
+        let rounds = if cfg!(miri) { 20 } else { 20_000 };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 0..rounds {
+                    let word = if round % 2 == 0 { new } else { old };
+                    shared.iter().for_each(|place| place.store(word, Ordering::Relaxed));
+                }
+            });
+            for _ in 0..rounds {
+                // At an odd address, as private memory may be.
+                let mut bytes = [0; WORDS * WORD + 1];
+                // SAFETY: the source has as many words, and is accessed atomically only; the target has a byte more than they, and is
+                // this thread's own.
+                unsafe { out(shared.as_ptr().cast(), bytes.as_mut_ptr().wrapping_add(1), WORDS) };
+                let (words, _) = bytes.split_at(1).1.as_chunks::<WORD>();
+                assert!(words.iter().all(|word| [old, new].contains(&u64::from_le_bytes(*word))));
+                let mut words = [0; WORDS];
+                // SAFETY: as above, with a target that is aligned.
+                unsafe { across(shared.as_ptr().cast(), words.as_mut_ptr(), WORDS) };
+                assert!(words.iter().all(|word| [old, new].contains(word)));
+            }
+        });
+    }
 }

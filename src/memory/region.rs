@@ -299,6 +299,21 @@ impl Region {
         unsafe { copy::across(source, target.as_mut_ptr(), target.len()) };
     }
 
+    /// Copies bytes from an offset that is a multiple of 8 to private memory. Each word is whole, but the copy may be torn between
+    /// words.
+    #[inline]
+    pub(crate) fn copy_out_bytes(&self, offset: usize, target: &mut [u8]) {
+        let (whole, rest) = target.as_chunks_mut::<WORD>();
+        let source = self.range(offset, whole.len());
+        // SAFETY: `range` checked bounds and alignment of the source, which is accessed only atomically; the target is a private slice
+        // of the same number of 8-byte chunks, so the two cannot overlap.
+        unsafe { copy::out(source, whole.as_mut_ptr().cast(), whole.len()) };
+        if !rest.is_empty() {
+            let last = self.load(offset + whole.len() * WORD).to_le_bytes();
+            rest.iter_mut().zip(last).for_each(|(to, from)| *to = from);
+        }
+    }
+
     /// Copies words from private memory.
     #[inline]
     pub(crate) fn copy_in(&self, offset: usize, source: &[u64]) {

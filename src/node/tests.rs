@@ -509,5 +509,6 @@ mod rested;
 mod slow;
 mod table;
 mod table_lines;
+mod views;
 mod wait_set;
 mod waiting_deadlines;

@@ -8,6 +8,10 @@ use crate::id::Sequence;
 /// [`StatePublisher::claim`](super::StatePublisher::claim) and [`LogPublisher::claim`](super::LogPublisher::claim). Dropping it
 /// publishes nothing.
 ///
+/// The commit copies the value to the repository. The buffer cannot be the repository itself: subscribers of this process, and the
+/// node's thread, may be reading there when it is claimed, and only find afterwards that what they read was given up. Writing there
+/// through a reference would be a data race. A [`loan`](crate::LogPublisher::loan) writes there without a reference, from front to back.
+///
 /// It dereferences to the value, or to bytes for [`Raw`](crate::Raw). What it holds at first is unspecified: zeros, or bytes of
 /// earlier values.
 ///

@@ -24,6 +24,7 @@ mod subscription;
 mod table;
 #[cfg(test)]
 mod tests;
+mod view;
 mod wait_set;
 mod waiter;
 
@@ -53,6 +54,7 @@ pub use sample::{Sample, SampleRef};
 pub use state::StateSubscriber;
 pub(crate) use subscription::{Attachment, Granted, Position, Source, Subscription, TopicEnd};
 pub use table::{Change, Changes, Snapshot, SnapshotEntry, TableSubscriber};
+pub use view::{LogChunks, LogView};
 pub(crate) use wait_set::WaitableHandle;
 pub use wait_set::{WaitSet, Waitable};
 pub(crate) use waiter::{Condition, Membership, Waiter, Watched};

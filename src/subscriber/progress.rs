@@ -34,6 +34,11 @@ impl ProgressReport {
         &self.slot
     }
 
+    /// Whether the publisher was asked to wait for the subscriber.
+    pub(super) fn blocks(&self) -> bool {
+        self.policy == SlowPolicy::Block
+    }
+
     /// Whether the subscriber is disconnected before it would lose these records. Those that were gone before it attached it just lost.
     pub(super) fn disconnects(&self, lost: &Lost) -> bool {
         let [before, newest] = self.missed;

@@ -13,7 +13,7 @@ mod tests;
 pub use start::LogStart;
 
 pub(crate) use places::{end_between, first_place_of, head, next_end, place_behind, place_between, place_of};
-pub(crate) use reader::LogReader;
+pub(crate) use reader::{LogReader, Viewed};
 pub(crate) use staged::StagedRecord;
 pub(crate) use writer::{Appended, LogWriter};
 

@@ -3,6 +3,9 @@ mod inline;
 mod landing;
 mod mapped;
 mod released;
+mod view;
+
+pub(crate) use view::Viewed;
 
 use super::arbiter::LogArbiter;
 use super::places::entries;
@@ -68,6 +71,8 @@ pub(crate) struct LogReader {
     /// No record after this one is taken.
     bound: Sequence,
     polling: Polling,
+    /// The last record taken in place. Its frame is held while it is the last record taken.
+    in_view: Option<LogPlace>,
     /// The consumed position last reported to a publisher that writes into its landing region.
     said: u64,
     /// The position at which to report again.
@@ -200,6 +205,7 @@ impl LogReader {
             has_more: false,
             bound: UNBOUNDED,
             polling: Polling::default(),
+            in_view: None,
             said: 0,
             say_from: u64::MAX,
             counts: SubscriberStats::default(),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 mod fetched;
 mod landing;
 mod mapped;
+mod views;
 
 use super::*;
 use crate::id::{Epoch, Sequence, TopicId};

@@ -128,6 +128,10 @@ pub(super) struct StreamOptions {
     /// disconnected, which ends the run. Between two hosts, pass it to both processes [default: this command waits]
     #[arg(long, value_enum, conflicts_with = "lossy")]
     pub(super) policy: Option<Policy>,
+    /// Receive long records in place, without copying them to private memory, where the publisher waits for the subscriber. Between two
+    /// hosts, pass it to the process with --serve
+    #[arg(long, requires = "policy")]
+    pub(super) in_place: bool,
     /// Passed by a measuring process to those that receive
     #[arg(long, hide = true)]
     pub(super) drain: Option<Address>,
@@ -270,6 +274,9 @@ impl Arguments {
             }
             Mode::Stream if self.serve && (self.stream.is_given() || self.delivery.is_some()) => {
                 "--delivery, --batch, --capacity and --lossy belong to the measuring process: omit them with --serve"
+            }
+            Mode::Stream if self.stream.in_place && self.stream.policy != Some(Policy::Block) => {
+                "--in-place is for subscribers that the publisher waits for: add --policy block"
             }
             Mode::Wake if self.serve && (self.wake.is_given() || self.delivery.is_some()) => {
                 "--delivery, --sleep-in and --rate belong to the measuring process: omit them with --serve"

@@ -22,6 +22,7 @@ struct Drain {
     reader: usize,
     shape: StreamSizes,
     subscriber: LogSubscriber<Raw>,
+    in_place: bool,
     seen: Seen,
 }
 
@@ -38,7 +39,8 @@ pub(super) fn drain(arguments: &Arguments, setting: &Setting, from: &Address) ->
     let builder = builder.slow(arguments.stream.policy());
     // From the first record on, so that its losses count as well.
     let subscriber = builder.at(Sequence::NONE.next()).open().map_err(Failure::from)?;
-    let mut drain = Drain { ring, reader, shape, subscriber, seen: Seen::default() };
+    let in_place = arguments.stream.in_place;
+    let mut drain = Drain { ring, reader, shape, subscriber, in_place, seen: Seen::default() };
     drain.obey()?;
     drain.seen.with(drain.subscriber.stats()).tell()
 }
@@ -93,10 +95,11 @@ impl Drain {
 
     /// Receives and compares records until the phase changes (false) or the topic ends (true).
     fn receive(&mut self) -> Result<bool, Trouble> {
-        let Self { ring, reader, shape, subscriber, seen } = self;
+        let Self { ring, reader, shape, subscriber, in_place, seen } = self;
         let control = ring.control();
         let is_over = || Phase::of(control.phase()) != Phase::Deliver;
-        records::receive(subscriber, seen, shape.show_every(), is_over, |subscriber, _| {
+        let from = (subscriber, *in_place);
+        records::receive(from, seen, shape.show_every(), is_over, |subscriber, _| {
             control.set_progress(*reader, subscriber.next_sequence().get() - 1);
             Ok(())
         })

@@ -30,9 +30,15 @@ pub(super) fn write(record: &mut [u64], number: u64) {
 /// Whether this is the record of this number and length, byte for byte.
 #[inline]
 pub(super) fn is_right(bytes: &[u8], len: usize, number: u64) -> bool {
+    bytes.len() == len && is_right_from(0, bytes, number)
+}
+
+/// Whether the record of this number has these bytes from this offset on, which is a multiple of 8.
+#[inline]
+pub(super) fn is_right_from(offset: usize, bytes: &[u8], number: u64) -> bool {
     let (whole, rest) = bytes.split_at(bytes.len() / size_of::<u64>() * size_of::<u64>());
     let Ok(words) = bytemuck::try_cast_slice::<u8, u64>(whole) else { return false };
-    let base = base(number);
+    let base = base(number).wrapping_add((offset / size_of::<u64>()) as u64);
     // Compares all words, several at a time, without a branch between them.
     let mut expected: [u64; WORDS_AT_ONCE] = first_words(base);
     let mut differences = [0; WORDS_AT_ONCE];
@@ -46,7 +52,7 @@ pub(super) fn is_right(bytes: &[u8], len: usize, number: u64) -> bool {
     let left = left.iter().zip(expected).map(|(word, expected)| word ^ expected.to_le());
     let difference = differences.into_iter().chain(left).fold(0, |all, difference| all | difference);
     let last = base.wrapping_add(words.len() as u64).to_le_bytes();
-    difference == 0 && bytes.len() == len && last.starts_with(rest)
+    difference == 0 && last.starts_with(rest)
 }
 
 /// Writes the number of a round trip to both ends of a value: where the last word is cut off, also to the one before it.
@@ -88,6 +94,11 @@ mod tests {
             let right: &[u8] = bytemuck::cast_slice(&record);
             assert!(is_right(&right[..len], len, 7));
             assert!(!is_right(&right[..len], len, 8) && !is_right(&right[..len - 1], len, 7));
+            for offset in (0..len).step_by(24) {
+                let part = &right[offset..len.min(offset + 24)];
+                assert!(is_right_from(offset, part, 7) && !is_right_from(offset, part, 8));
+                assert!(!is_right_from(offset + 8, part, 7));
+            }
             for index in 0..len {
                 let mut wrong = record.clone();
                 bytemuck::cast_slice_mut::<u64, u8>(&mut wrong)[index] ^= 1;

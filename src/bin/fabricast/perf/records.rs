@@ -54,7 +54,7 @@ pub(super) trait Receivers {
 /// Takes and compares records until told otherwise (false), or the topic ends (true). Shows how far it is after so many of them,
 /// and when there are no more.
 pub(super) fn receive(
-    subscriber: &mut LogSubscriber<Raw>,
+    (subscriber, in_place): (&mut LogSubscriber<Raw>, bool),
     seen: &mut Seen,
     show_every: usize,
     is_over: impl Fn() -> bool,
@@ -63,9 +63,10 @@ pub(super) fn receive(
     let len = subscriber.payload_len_max();
     let (mut looks, mut unshown) = (0_u32, 0);
     loop {
-        match subscriber.try_receive_ref() {
-            Ok(Some(record)) => {
-                match pattern::is_right(record.bytes, len, record.meta.sequence.get()) {
+        let taken = if in_place { take_in_place(subscriber, len) } else { take(subscriber, len) };
+        match taken {
+            Ok(Some(is_right)) => {
+                match is_right {
                     true => seen.verified += 1,
                     false => seen.rejected += 1,
                 }
@@ -98,6 +99,26 @@ pub(super) fn receive(
             return Ok(false);
         }
     }
+}
+
+/// Takes the next record, and says whether it is right.
+#[inline]
+fn take(subscriber: &mut LogSubscriber<Raw>, len: usize) -> Result<Option<bool>, ReceiveError> {
+    let record = subscriber.try_receive_ref()?;
+    Ok(record.map(|record| pattern::is_right(record.bytes, len, record.meta.sequence.get())))
+}
+
+/// Does the same in place, if the library does.
+#[inline]
+fn take_in_place(subscriber: &mut LogSubscriber<Raw>, len: usize) -> Result<Option<bool>, ReceiveError> {
+    let Some(view) = subscriber.try_receive_view()? else { return Ok(None) };
+    let number = view.meta.sequence.get();
+    let (mut chunks, mut offset, mut is_right) = (view.chunks(), 0, view.len() == len);
+    while let Some(chunk) = chunks.next_chunk() {
+        is_right &= pattern::is_right_from(offset, chunk, number);
+        offset += chunk.len();
+    }
+    Ok(Some(is_right && view.is_intact()))
 }
 
 impl StreamSizes {

@@ -51,12 +51,17 @@ pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Tr
     while let Some((_, mut subscriber)) = accept(&listeners, &interrupt) {
         let mut publisher = node.state_publisher::<Progress>(RECEIVED).open()?;
         let is_over = || interrupt.came();
-        let has_ended =
-            receive(&mut subscriber, &mut Seen::default(), SHOW_EVERY, is_over, |subscriber, seen| {
+        let has_ended = receive(
+            (&mut subscriber, arguments.stream.in_place),
+            &mut Seen::default(),
+            SHOW_EVERY,
+            is_over,
+            |subscriber, seen| {
                 let (stats, newest) = (subscriber.stats(), subscriber.next_sequence().get() - 1);
                 publisher.publish(&(newest, seen.verified, stats.lapped, seen.rejected + stats.rejected))?;
                 Ok(())
-            })?;
+            },
+        )?;
         if !has_ended {
             break;
         }

@@ -195,6 +195,9 @@ impl Streams<'_> {
         if self.0.arguments.stream.policy.is_some() {
             command.args(["--policy", &self.0.arguments.stream.policy().to_string()]);
         }
+        if self.0.arguments.stream.in_place {
+            command.arg("--in-place");
+        }
         Process::start("receiving", command, ring.control().file()?)
     }
 }

@@ -33,14 +33,20 @@ impl LogReader {
                 taken = self.poll_if(memory, &stays_wrong);
             }
         }
+        self.say(memory, matches!(taken, Ok(None)));
+        taken
+    }
+
+    /// Stores the consumed position, if there is nothing more to take, or a part of the ring was consumed.
+    #[inline]
+    pub(super) fn say(&mut self, memory: &Region, is_all: bool) {
         let part = self.geometry.capacity() as u64 / limits::LOG_TAKEN_PARTS;
         let unsaid = self.position.wrapping_sub(self.said);
-        if unsaid >= part || (unsaid > 0 && matches!(taken, Ok(None))) {
+        if unsaid >= part || (unsaid > 0 && is_all) {
             self.said = self.position;
             self.say_from = self.position.saturating_add(part);
             // Release: the frames were copied before this is visible, after which the publisher may overwrite them.
             memory.store_release(LANDING_CONSUMED, self.position);
         }
-        taken
     }
 }

@@ -27,7 +27,7 @@ const POLLS_MAX: u32 = 256;
 const FOUND_MAX: u32 = 1024;
 
 /// Frames of more bytes are copied one by one.
-const LONG: usize = 4 * 1024;
+pub(super) const LONG: usize = 4 * 1024;
 
 /// What is at the place of the next frame.
 enum Polled {

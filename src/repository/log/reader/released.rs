@@ -11,6 +11,11 @@ impl LogReader {
             // What it has told its landing region: the publisher has room there up to a ring after this.
             return self.said;
         }
+        if let Some(place) = self.in_view
+            && place.sequence.next() == self.next
+        {
+            return place.position;
+        }
         if self.unproven_words() > 0 {
             // These frames are still to be compared with the ring.
             return self.unproven.from.min(self.position);

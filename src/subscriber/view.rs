@@ -62,6 +62,9 @@ pub struct LogChunks<'v> {
 impl<T: InPlace> LogSubscriber<T> {
     /// Receives the next record as a view, without copying it to private memory if possible. Does not block. Neither allocates nor locks.
     ///
+    /// It is meant for programs that read parts of a long record, or have no memory for a copy. Reading every byte takes longer than by
+    /// [`Self::try_receive_ref`], because each is copied twice: by the check, and by the program.
+    ///
     /// That is possible for a long record (more than 4 KiB) of a subscriber whose publisher waits for it
     /// ([`SlowPolicy::Block`](crate::SlowPolicy::Block)), by pull on the publisher's host, and by push. The publisher keeps the record
     /// until the view is dropped, and is held up if it needs the space. Every other record is viewed in private memory, where it was

@@ -1,7 +1,7 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-use super::PublishError;
+use super::{PublishError, TryPublishError};
 use crate::id::Sequence;
 
 /// A buffer in the publisher's private memory for the next value, to fill in place and commit: see
@@ -30,8 +30,8 @@ pub(super) trait ClaimBuffer<V: ?Sized> {
     /// The same, to be filled.
     fn filled_mut(&mut self, len: usize) -> &mut V;
 
-    /// Publishes the value.
-    fn publish_filled(&mut self, len: usize) -> Result<Sequence, PublishError>;
+    /// Publishes the value, after a wait for subscribers if it may wait.
+    fn publish_filled(&mut self, len: usize, may_wait: bool) -> Result<Sequence, PublishError>;
 }
 
 impl<'a, V: ?Sized> Claim<'a, V> {
@@ -45,9 +45,36 @@ impl<'a, V: ?Sized> Claim<'a, V> {
     /// # Errors
     ///
     /// [`PublishError::Blocked`] when a subscriber for which the publisher of a log waits has not read in time what the record would
-    /// overwrite, [`PublishError::NodeFailed`] when the node's thread has panicked. Then nothing is published.
+    /// overwrite, [`PublishError::NodeFailed`] when the node's thread has panicked. Then nothing is published, and the value is gone.
     pub fn commit(self) -> Result<Sequence, PublishError> {
-        self.publisher.publish_filled(self.len)
+        self.publisher.publish_filled(self.len, true)
+    }
+
+    /// Publishes like [`Self::commit`], but does not wait for subscribers: on an error it returns the claim with the value. Does not
+    /// block.
+    ///
+    /// ```
+    /// use fabricast::{Node, Raw};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let node = Node::builder().name("camera")?.runtime_dir(dir.path()).open()?;
+    /// let mut frames = node.log_publisher::<Raw>("left").open()?;
+    /// let mut claim = frames.claim(4)?;
+    /// claim.copy_from_slice(b"data");
+    /// match claim.try_commit() {
+    ///     Ok(sequence) => assert_eq!(sequence.get(), 1),
+    ///     Err(refused) if refused.is_blocked() => println!("a subscriber is slow: commit refused.value later"),
+    ///     Err(refused) => return Err(refused.error.into()),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::commit`], with the claim.
+    pub fn try_commit(self) -> Result<Sequence, TryPublishError<Self>> {
+        self.publisher.publish_filled(self.len, false).map_err(|error| TryPublishError { value: self, error })
     }
 }
 

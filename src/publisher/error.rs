@@ -92,8 +92,8 @@ pub enum PublishError {
     /// The next record would overwrite one that a subscriber with [`SlowPolicy::Block`](crate::SlowPolicy::Block) has not read: the
     /// timeout of [`Gating`](crate::Gating) is over, or the publisher does not wait.
     #[error(
-        "the ring is full: it waits for subscriber {slowest}; have that read faster, publish with a larger capacity, or declare a longer \
-         timeout of Gating"
+        "the ring is full, and holds records that subscriber {slowest} has not read: have it read faster, try again later, publish with a \
+         larger capacity, or, for calls that wait, declare a longer timeout of Gating"
     )]
     Blocked {
         /// The slowest of these subscribers.

@@ -84,10 +84,11 @@ pub(crate) trait Writable: Sized {
 
 /// A kind of topic whose values can be filled in place.
 pub(crate) trait Claimed: PublishedKind {
-    /// Publishes the value in the first `len` bytes of the buffer.
+    /// Publishes the value in the first `len` bytes of the buffer, after a wait for subscribers if it may wait.
     fn publish_filled<T: Payload>(
         publisher: &mut Publisher<Self, T>,
         len: usize,
+        may_wait: bool,
     ) -> Result<Sequence, PublishError>;
 }
 
@@ -247,9 +248,9 @@ impl<K: Claimed, T: InPlace> ClaimBuffer<T::Value> for Publisher<K, T> {
         T::value_mut(self.writer.room().split_at_mut(len).0)
     }
 
-    fn publish_filled(&mut self, len: usize) -> Result<Sequence, PublishError> {
+    fn publish_filled(&mut self, len: usize, may_wait: bool) -> Result<Sequence, PublishError> {
         self.output.check_served()?;
-        K::publish_filled(self, len)
+        K::publish_filled(self, len, may_wait)
     }
 }
 

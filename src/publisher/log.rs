@@ -138,15 +138,20 @@ impl<T: Payload> LogPublisher<T> {
                 })
             }
         };
-        // An attempt that does not wait may be refused again and again.
-        let is_expected = |error: &_| !may_wait && matches!(error, PublishError::Blocked { .. });
-        appended.map_err(|error| if is_expected(&error) { error } else { self.output.failed(error) })
+        appended.map_err(|error| refused(output, error, may_wait))
     }
 
     #[inline]
     fn commit_at(&mut self, began_ns: u64) {
         commit(&mut self.writer, &mut self.output, began_ns);
     }
+}
+
+/// Counts an error, except that of an attempt that does not wait: it may be refused again and again.
+#[cold]
+pub(super) fn refused(output: &mut Output<LogLanding>, error: PublishError, may_wait: bool) -> PublishError {
+    let is_expected = !may_wait && matches!(error, PublishError::Blocked { .. });
+    if is_expected { error } else { output.failed(error) }
 }
 
 /// Appends a payload of this length, once no subscriber needs what it overwrites. Counts it, and delivers what had to be committed.
@@ -289,12 +294,13 @@ impl Claimed for LogTopic {
     fn publish_filled<T: Payload>(
         publisher: &mut LogPublisher<T>,
         len: usize,
+        may_wait: bool,
     ) -> Result<Sequence, PublishError> {
         let Publisher { writer, output, .. } = publisher;
         let began_ns = output.realtime_ns();
         let filled = |writer: &mut LogWriter| Ok(writer.append_filled(len, began_ns));
-        let sequence = append(writer, output, (began_ns, true), len, filled);
-        let sequence = sequence.map_err(|error| output.failed(error))?;
+        let sequence = append(writer, output, (began_ns, may_wait), len, filled);
+        let sequence = sequence.map_err(|error| refused(output, error, may_wait))?;
         commit(writer, output, began_ns);
         Ok(sequence)
     }

@@ -1,7 +1,7 @@
 use std::io;
 
 use super::PublishError;
-use super::log::{LogPublisher, admit, commit, deliver_part};
+use super::log::{LogPublisher, admit, commit, deliver_part, refused};
 use super::log_landing::LogLanding;
 use super::output::Output;
 use crate::id::Sequence;
@@ -50,13 +50,27 @@ impl LogPublisher<Raw> {
     /// [`PublishError::Blocked`] when a gating subscriber still needs those records after the timeout. [`PublishError::NodeFailed`] when
     /// the node's thread has panicked.
     pub fn loan(&mut self) -> Result<LogLoan<'_>, PublishError> {
+        self.loan_by(true)
+    }
+
+    /// Reserves space like [`Self::loan`], but does not wait for subscribers. Does not block.
+    ///
+    /// # Errors
+    ///
+    /// [`PublishError::Blocked`] when a gating subscriber still needs the records there: try again later. [`PublishError::NodeFailed`]
+    /// when the node's thread has panicked.
+    pub fn try_loan(&mut self) -> Result<LogLoan<'_>, PublishError> {
+        self.loan_by(false)
+    }
+
+    fn loan_by(&mut self, may_wait: bool) -> Result<LogLoan<'_>, PublishError> {
         self.output.check_served()?;
         let Self { writer, output, .. } = self;
         let now_ns = output.realtime_ns();
         let frames_len = frame_len(writer.geometry().payload_len_max());
         if output.gate.is_permitted() {
-            let admitted = admit(writer, output, frames_len, (now_ns, true));
-            admitted.map_err(|error| output.failed(error))?;
+            let admitted = admit(writer, output, frames_len, (now_ns, may_wait));
+            admitted.map_err(|error| refused(output, error, may_wait))?;
         }
         let before = (writer.last(), writer.committed_end());
         writer.reserve(now_ns);

@@ -88,6 +88,7 @@ impl Claimed for StateTopic {
     fn publish_filled<T: Payload>(
         publisher: &mut StatePublisher<T>,
         len: usize,
+        _may_wait: bool,
     ) -> Result<Sequence, PublishError> {
         let began_ns = publisher.output.realtime_ns();
         let committed = publisher.writer.publish_filled(len, T::ENCODING.number(), began_ns);

@@ -79,7 +79,7 @@ pub enum ReceiveError {
     /// The publisher overwrote records of a log before this subscriber read them. The next call continues after them.
     #[error(
         "{count} records from {first_lost} on were overwritten before they were read: read faster, or publish with a larger capacity (of a \
-         feed, log_capacity)"
+         feed, log_capacity); if the publisher has let this subscriber go, open it again"
     )]
     Lapped {
         /// The first of them.

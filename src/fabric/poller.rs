@@ -65,7 +65,11 @@ impl Poller {
         match (known, interest) {
             (known, interest) if known == interest && interest != Some(Interest::ReadOnce) => return Ok(()),
             (_, None) => epoll::delete(&self.epoll, handle),
-            (None, Some(interest)) => epoll::add(&self.epoll, handle, data, interest.flags()),
+            (None, Some(interest)) => match epoll::add(&self.epoll, handle, data, interest.flags()) {
+                // It was forgotten under another key, and is still open.
+                Err(Errno::EXIST) => epoll::modify(&self.epoll, handle, data, interest.flags()),
+                added => added,
+            },
             (Some(_), Some(interest)) => match epoll::modify(&self.epoll, handle, data, interest.flags()) {
                 // The handle before was closed.
                 Err(Errno::NOENT) => epoll::add(&self.epoll, handle, data, interest.flags()),
@@ -80,7 +84,7 @@ impl Poller {
         Ok(())
     }
 
-    /// Forgets a handle that was closed.
+    /// Forgets a handle: it was closed, or what becomes of it concerns nobody until it is watched again.
     pub(crate) fn forget(&self, key: u64) {
         self.watched.lock().remove(&key);
     }

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::clock::{Clock, SystemClock, saturate};
 use crate::event::{Event, EventSink, TracingSink};
-use crate::fabric::{FabricError, Waker, wait};
+use crate::fabric::{FabricError, KeyedWaker, Waker, wait};
 use crate::limits;
 use crate::subscriber::{Condition, Membership, Waitable, WaitableHandle, Waiter};
 
@@ -62,7 +62,8 @@ struct Queue {
 struct Held {
     events: VecDeque<Event>,
     dropped: u64,
-    membership: Option<Arc<Membership>>,
+    /// Wakes what waits for the queue among others.
+    waker: Option<KeyedWaker>,
 }
 
 impl EventQueue {
@@ -129,7 +130,7 @@ impl Queue {
         held.events.push_back(event.clone());
         if held.events.len() == 1 {
             self.ready.wake();
-            if let Some(waker) = held.membership.as_ref().and_then(|membership| membership.waker()) {
+            if let Some(waker) = &held.waker {
                 waker.wake();
             }
         }
@@ -157,8 +158,7 @@ impl Waitable for EventQueue {}
 impl WaitableHandle for EventQueue {
     fn enter(&mut self, waiter: Option<(&Arc<Waiter>, usize)>) {
         self.membership = waiter.map(|(waiter, key)| waiter.add(key));
-        let before = std::mem::replace(&mut self.queue.held.lock().membership, self.membership.clone());
-        drop(before);
+        self.queue.held.lock().waker = self.membership.as_ref().and_then(|membership| membership.waker());
     }
 }
 

@@ -100,8 +100,9 @@ impl TopicSubscribers {
             return Ok(());
         }
         let gating = self.gating.ok_or(NotAdmitted::Forbidden)?;
-        let critical = reported().filter(|reported| reported.policy.is_critical()).count();
-        if gating.permits_more_than(critical) {
+        // One that was let go never gates again.
+        let gates = |subscriber: &&Arc<TopicSubscriber>| subscriber.standing() == Some(Standing::Gating);
+        if gating.permits_more_than(all.values().filter(gates).count()) {
             Ok(())
         } else {
             Err(NotAdmitted::TooMany { max: gating.max() })

@@ -62,7 +62,7 @@ pub(crate) struct PublishedTopic {
     /// Its attachments, by the sessions that serve it.
     pub(super) attached: Mutex<BTreeSet<(u64, u32)>>,
     /// Landing regions in which it shows its clock, too.
-    pub(super) clocks: Mutex<Vec<Weak<Region>>>,
+    pub(super) clocks: Mutex<Vec<(Weak<Region>, Arc<AtomicBool>)>>,
     /// How many attachments were notified of its end, and have not detached.
     pub(super) unfinished: Arc<AtomicU64>,
 }
@@ -118,19 +118,19 @@ impl PublishedTopic {
     /// Shows how its time stamps follow from the clock, to the readers of its repository and of the landing regions on this host.
     pub(crate) fn show(&self, line: &ClockLine) {
         line.write(self.registration.region());
-        self.clocks.lock().retain(|landing| {
-            let landing = landing.upgrade();
+        self.clocks.lock().retain(|(landing, closed)| {
+            let landing = landing.upgrade().filter(|_| !closed.load(Ordering::Relaxed));
             landing.iter().for_each(|landing| line.write(landing));
             landing.is_some()
         });
     }
 
-    /// Shows the same to the owner of this landing region, from now on.
-    pub(crate) fn show_in(&self, landing: &Arc<Region>, line: &ClockLine) {
+    /// Shows the same to the owner of this landing region, from now on until it is closed.
+    pub(crate) fn show_in(&self, landing: &Arc<Region>, closed: &Arc<AtomicBool>, line: &ClockLine) {
         line.write(landing);
         let mut clocks = self.clocks.lock();
-        clocks.retain(|landing| landing.strong_count() > 0);
-        clocks.push(Arc::downgrade(landing));
+        clocks.retain(|(landing, closed)| landing.strong_count() > 0 && !closed.load(Ordering::Relaxed));
+        clocks.push((Arc::downgrade(landing), Arc::clone(closed)));
     }
 
     /// Whether the publisher was dropped.

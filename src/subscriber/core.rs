@@ -33,6 +33,8 @@ pub(crate) struct Core<R: Reader> {
     /// Has room for inline values.
     takes_inline: bool,
     expired: u64,
+    /// The last receive has skipped as many expired values as one may: there may be more.
+    is_cut_short: bool,
 }
 
 /// The outcome of polling a repository on another host.
@@ -72,6 +74,7 @@ impl<R: Reader> Core<R> {
             has_given_up: false,
             decode_failures: 0,
             expired: 0,
+            is_cut_short: false,
             takes_inline,
         })
     }
@@ -219,7 +222,7 @@ impl<R: Reader> Core<R> {
     /// Nothing new was found: tells what waits for this subscriber among others.
     #[inline]
     pub(super) fn rest(&mut self) {
-        if self.subscription.is_reported_ready() {
+        if self.subscription.is_reported_ready() && !self.is_cut_short {
             self.subscription.rest(self.fetching.is_some(), self.reader.last());
             self.accept_inline();
         }
@@ -257,11 +260,15 @@ impl<R: Reader> Core<R> {
     #[inline(never)]
     fn take_timed(&mut self) -> Result<Option<Taken>, ReceiveError> {
         let mut received = Ok(None);
+        self.is_cut_short = true;
         for _ in 0..limits::EXPIRED_PER_CALL_MAX {
             received = self.reader.take_held().map_or_else(|| self.take_any(), |held| Ok(Some(held)));
             match received {
                 Ok(Some(taken)) if self.expires(taken) => received = Ok(None),
-                _ => break,
+                _ => {
+                    self.is_cut_short = false;
+                    break;
+                }
             }
         }
         judged(&mut self.subscription.deadline, received)

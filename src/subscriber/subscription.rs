@@ -451,6 +451,7 @@ impl Subscription {
                 self.claim = claim;
             }
             (Some(NoticeSource::Immediate(arrivals)), Source::Landing { .. }) => {
+                self.membership.iter().for_each(|membership| membership.take_back());
                 arrivals.wait(self.clock.as_ref(), left.min(self.sleep_max));
             }
             // Nothing announces a value: each look costs the publisher's adapter a READ.

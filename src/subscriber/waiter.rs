@@ -6,6 +6,7 @@
 //! happened to, however many there are. A member that is *ready* stays so until its subscription has found nothing again.
 
 mod channel;
+mod looks;
 mod member;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,6 +20,7 @@ use rustix::time::{
 };
 
 use self::channel::Channel;
+use self::looks::Looks;
 pub(crate) use self::member::{Condition, Watched, WokenBy};
 use self::member::{Look, Member};
 use crate::chain::ErrorChain;
@@ -72,8 +74,7 @@ struct WaiterState {
     resting: Vec<Arc<Member>>,
     /// Members that are ready.
     ready: Vec<Arc<Member>>,
-    /// When to look at members that nothing wakes, ns.
-    looks: BTreeSet<(u64, u32)>,
+    looks: Looks,
     /// When to look at all members, because a wake-up may have been lost, ns.
     look_at_all_ns: u64,
     /// A thread waits.
@@ -222,7 +223,7 @@ impl Waiter {
         if !state.ready.is_empty() {
             return None;
         }
-        let due_ns = state.looks.first().map_or(u64::MAX, |(due_ns, _)| *due_ns).min(state.look_at_all_ns);
+        let due_ns = state.looks.first_ns().unwrap_or(u64::MAX).min(state.look_at_all_ns);
         Some(Duration::from_nanos(due_ns.saturating_sub(now_ns)))
     }
 
@@ -326,7 +327,9 @@ impl Waiter {
     /// Takes a member that has found nothing new.
     fn rest(&self, member: Arc<Member>) {
         let mut state = self.state.lock();
-        state.resting.push(member);
+        if member.begin_rest() {
+            state.resting.push(member);
+        }
         if state.is_waiting {
             self.queue.wake();
         }
@@ -336,7 +339,7 @@ impl Waiter {
     fn forget(&self, token: u32) {
         let state = &mut *self.state.lock();
         state.members.remove(&token);
-        state.looks.retain(|(_, other)| *other != token);
+        state.looks.set(token, None);
         self.poller.forget(MEMBER_KEYS + u64::from(token));
         for members in [&mut state.resting, &mut state.ready] {
             members.retain(|member| member.token() != token);
@@ -397,6 +400,13 @@ impl Membership {
         }
     }
 
+    /// The subscription waits by other means meanwhile: its waiter has it polled once more.
+    pub(crate) fn take_back(&self) {
+        if let Some(waiter) = self.waiter().filter(|_| !self.is_ready()) {
+            waiter.state.lock().mark_ready(Arc::clone(&self.member));
+        }
+    }
+
     /// The subscription wants to be polled again at this time, ns, even if it rests because of another condition.
     pub(crate) fn rest_anew(&self, due_ns: u64) {
         // Its waiter then takes it anew. A wake-up that this hides costs as long as the time takes to come.
@@ -421,6 +431,7 @@ impl WaiterState {
         let resting = std::mem::take(&mut self.resting);
         let mut is_demanded = false;
         for member in &resting {
+            member.end_rest();
             is_demanded |= member.arm();
         }
         if !resting.is_empty() {
@@ -429,8 +440,8 @@ impl WaiterState {
         for member in resting {
             if member.has_news() {
                 self.mark_ready(member);
-            } else if let Some(due_ns) = member.look_ns() {
-                self.looks.insert((due_ns, member.token()));
+            } else {
+                self.looks.set(member.token(), member.look_ns());
             }
         }
     }
@@ -439,8 +450,12 @@ impl WaiterState {
     fn schedule(&mut self) {
         let Self { resting, looks, .. } = self;
         resting.retain(|member| {
-            looks.extend(member.look_ns().map(|due_ns| (due_ns, member.token())));
-            member.is_woken()
+            looks.set(member.token(), member.look_ns());
+            let is_woken = member.is_woken();
+            if !is_woken {
+                member.end_rest();
+            }
+            is_woken
         });
     }
 
@@ -450,13 +465,11 @@ impl WaiterState {
             self.look_at_all();
             self.look_at_all_ns = now_ns.saturating_add(limits::WAITER_LOOK_NS);
         }
-        while let Some((due_ns, token)) = self.looks.first().copied().filter(|(due_ns, _)| *due_ns <= now_ns)
-        {
-            self.looks.remove(&(due_ns, token));
+        while let Some(token) = self.looks.take_due(now_ns) {
             let Some(member) = self.members.get(&token).cloned() else { continue };
             match member.look(now_ns) {
                 Look::Ready => self.mark_ready(member),
-                Look::Again(due_ns) => drop(self.looks.insert((due_ns, token))),
+                Look::Again(due_ns) => self.looks.set(token, Some(due_ns)),
                 Look::Done => {}
             }
         }

@@ -223,13 +223,13 @@ impl Served {
             return Err(unfit(&text));
         }
         let remote = offer.open_write(len).map_err(|error| unfit(&ErrorChain(&error).to_string()))?;
-        if let Some(landing) = remote.mapped() {
-            topic.show_in(landing, &serving.core.clock_line());
-        }
         let attachment = self.attachments.get_mut(&id).ok_or_else(|| unfit(""))?;
         (attachment.revocation, attachment.announcer) = (Some(remote.revocation()), remote.announcer());
         // An earlier refused one stays closed.
         attachment.closed = Arc::default();
+        if let Some(landing) = remote.mapped() {
+            topic.show_in(landing, &attachment.closed, &serving.core.clock_line());
+        }
         let (closed, subscriber) = (Arc::clone(&attachment.closed), attachment.subscriber.clone());
         let ServedAttachment { options, granted, .. } = *attachment;
         let exposed = ExposedLanding { remote, closed, options, granted, subscriber };

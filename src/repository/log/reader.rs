@@ -461,6 +461,7 @@ impl Reader for LogReader {
 
     #[inline]
     fn poll(&mut self, memory: &Region) -> Result<Option<Taken>, ReadFailure> {
+        self.forget_view();
         self.poll_mapped(memory)
     }
 

@@ -11,7 +11,6 @@ use crate::id::{Epoch, Kind, Sequence};
 use crate::limits;
 use crate::repository::{Arbiter, GoneKey};
 use crate::subscriber::persistent::{Persistent, SEEK_PAUSE};
-use crate::subscriber::subscription::PAUSE;
 use crate::subscriber::waiter::Waiter;
 use crate::subscriber::{IdleStrategy, ReceiveError, Renewable, Sample};
 
@@ -383,7 +382,9 @@ impl<S: LineSource + Renewable> LineSet<S> {
     /// Sleeps until a line may have something new.
     fn sleep(&mut self, left: Duration) -> Result<(), ReceiveError> {
         match &self.waiting {
-            Waiting::Elsewhere(waiter) if waiter.strong_count() > 0 => self.clock.pause(PAUSE.min(left)),
+            Waiting::Elsewhere(waiter) if waiter.strong_count() > 0 => {
+                self.clock.pause(Duration::from_nanos(limits::WAITER_POLL_NS).min(left))
+            }
             Waiting::Here(waiter) => waiter.pause(self.clock.as_ref(), left)?,
             Waiting::Nowhere | Waiting::Elsewhere(_) => {
                 let waiter = Waiter::new()?;

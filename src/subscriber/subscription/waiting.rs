@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{Attachment, FETCH_WAIT, NoticesAsked, Source, Subscription, Waking};
 use crate::clock::saturate;
 use crate::id::Sequence;
+use crate::layout::header::HOT_SEQUENCE;
 use crate::limits;
 use crate::subscriber::notices::NoticeSource;
 use crate::subscriber::waiter::{Condition, Membership, WokenBy};
@@ -55,6 +56,12 @@ impl Subscription {
             (Source::Released(_), _) => return,
             _ if is_awaited && !is_fetching => at(limits::NOTICES_AWAITED_NS),
             (Source::Mapped(memory), source) => {
+                let newest = Some(memory.load(HOT_SEQUENCE)).filter(|newest| *newest > last.get());
+                let claim = newest.map(|newest| (newest, last));
+                if std::mem::replace(&mut self.claim, claim) == claim && claim.is_some() {
+                    // A publisher whose claim proves false must not keep the processor busy.
+                    return membership.rest(at(limits::WAITER_POLL_NS));
+                }
                 let by = match (source, self.waking) {
                     (Some(NoticeSource::WakeWord(wake_word)), Waking::Slot(slot)) => {
                         WokenBy::Slot(wake_word.clone(), slot)

@@ -17,6 +17,8 @@ pub(super) struct Member {
     /// Its subscription may have something new.
     is_ready: AtomicBool,
     condition: Mutex<Condition>,
+    /// It is among those that rest and are not armed yet. Changed under the lock of the waiter.
+    is_resting: AtomicBool,
     /// When it is ready at the latest, because its program expects a value by then, ns.
     expected_ns: AtomicU64,
 }
@@ -65,7 +67,8 @@ pub(crate) enum WokenBy {
 impl Member {
     pub(super) fn new(token: u32, key: usize) -> Self {
         let (condition, expected_ns) = (Mutex::new(Condition::Told), AtomicU64::new(u64::MAX));
-        Self { token, key, is_ready: AtomicBool::new(true), condition, expected_ns }
+        let (is_ready, is_resting) = (AtomicBool::new(true), AtomicBool::new(false));
+        Self { token, key, is_ready, condition, is_resting, expected_ns }
     }
 
     pub(super) fn token(&self) -> u32 {
@@ -95,6 +98,16 @@ impl Member {
         let was_ready = self.is_ready.swap(false, Ordering::AcqRel);
         drop(before);
         was_ready
+    }
+
+    /// Whether it was not among those that rest.
+    pub(super) fn begin_rest(&self) -> bool {
+        !self.is_resting.swap(true, Ordering::Relaxed)
+    }
+
+    /// It is not among them any more.
+    pub(super) fn end_rest(&self) {
+        self.is_resting.store(false, Ordering::Relaxed);
     }
 
     /// It is ready at this time at the latest, ns.

@@ -103,6 +103,8 @@ impl Endpoint {
         let mut state = self.state.lock();
         tracker.end_wait();
         self.poll_sends(&mut state);
+        // The queue may have been full when they were to be sent.
+        self.send_wakes_locked(&mut state);
         let batches = usize::try_from(tracker.batches.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
         match state.failure {
             Some(failure) if batches > 0 || tracker.failed.load(Ordering::Relaxed) => Err(failure.into()),

@@ -47,6 +47,13 @@ impl Endpoint {
         self.receive_channel.as_fd()
     }
 
+    /// Takes the events of a queue pair that receives nothing any more.
+    pub(in crate::fabric::verbs) fn drop_events(&self) {
+        if let Err(error) = self.receive_channel.drain() {
+            tracing::debug!(target: "fabricast", %error, "the events of a session that is over cannot be taken");
+        }
+    }
+
     /// Takes what was received, in order, and requests an event for what comes next: for a message, or, with `for_wakes`, for anything.
     pub(in crate::fabric::verbs) fn take_arrivals(
         &self,

@@ -36,7 +36,7 @@ impl Endpoint {
         state.failure.is_none() && state.wakes.is_due()
     }
 
-    fn send_wakes_locked(&self, state: &mut EndpointState) {
+    pub(super) fn send_wakes_locked(&self, state: &mut EndpointState) {
         while state.failure.is_none() && state.wakes.is_due() {
             if state.work.free_len() <= FRAMES_RESERVED {
                 self.poll_sends(state);

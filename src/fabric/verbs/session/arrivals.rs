@@ -142,7 +142,11 @@ impl Session {
     /// Takes what has arrived, for all threads that wait for it. The link is left to the owner of the connection.
     fn take_wakes(&self) {
         let mut state = self.state.lock();
-        let Some(endpoint) = self.endpoint.get().filter(|_| state.end.is_none()) else { return };
+        let Some(endpoint) = self.endpoint.get() else { return };
+        if state.end.is_some() {
+            // What its queue pair flushes has an event, which nobody else takes.
+            return endpoint.drop_events();
+        }
         if let Err(error) = self.take_arrivals(&mut state, endpoint) {
             self.end(&mut state, SessionEnd::Failed(Some(error)));
         }

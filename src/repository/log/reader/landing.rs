@@ -25,6 +25,7 @@ impl LogReader {
         memory: &Region,
         stays_wrong: impl Fn(&mut Self) -> bool,
     ) -> Result<Option<Taken>, ReadFailure> {
+        self.forget_view();
         let is_bounded = self.bound != UNBOUNDED;
         let mut taken = if is_bounded { self.poll_if(memory, &stays_wrong) } else { Ok(None) };
         if matches!(taken, Ok(None)) {

@@ -137,8 +137,12 @@ impl LogReader {
     /// Takes the record at this offset, whose sequence is the next one.
     #[inline]
     fn take_polled(&mut self, memory: &Region, offset: usize) -> Polled {
+        let rest = self.geometry.rest(self.position);
+        if rest < HEADER_LEN {
+            return Polled::Unclear;
+        }
         let (payload_len, _) = halves(memory.load(offset + WORD));
-        let (len, rest) = (payload_len as usize, self.geometry.rest(self.position));
+        let len = payload_len as usize;
         if len > self.geometry.payload_len_max() || frame_len(len) > rest {
             return Polled::Unclear;
         }

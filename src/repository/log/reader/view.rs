@@ -64,10 +64,14 @@ impl LogReader {
             self.bound = newest;
         }
         let offset = self.next_whole(memory, is_landing)?;
+        let rest = self.geometry.rest(self.position);
+        if rest < HEADER_LEN {
+            return None;
+        }
         let mut head = [0; HEADER_WORDS];
         memory.copy_out(offset, &mut head);
         let header = FrameHeader::parse(head);
-        let (len, rest) = (header.payload_len as usize, self.geometry.rest(self.position));
+        let len = header.payload_len as usize;
         let is_possible = len <= self.geometry.payload_len_max() && frame_len(len) <= rest;
         if header.sequence != self.next || !is_possible || frame_len(len) <= LONG {
             return None;
@@ -84,6 +88,14 @@ impl LogReader {
             self.pass_viewed(&viewed);
             viewed
         })
+    }
+
+    /// Releases a record whose view was leaked.
+    #[inline]
+    pub(super) fn forget_view(&mut self) {
+        if self.in_view.is_some() {
+            self.in_view = None;
+        }
     }
 
     /// Releases the record in view. Of a landing region it tells the publisher.

@@ -113,12 +113,18 @@ impl WakeFloor {
         match by {
             BareWake::Futex => {
                 let wakes = self.control.region().half(WAKES);
-                // An error is a wake before the sleep, a signal or the timeout: the count tells.
-                let _ = futex::wait(wakes, futex::Flags::empty(), self.seen, Some(&timeout));
-                // Acquire: pairs with the Release in `wake`.
-                let wakes = wakes.load(Ordering::Acquire);
-                let is_woken = std::mem::replace(&mut self.seen, wakes) != wakes;
-                Ok(is_woken.then(|| self.control.region().load(STAMP)))
+                loop {
+                    let waited = futex::wait(wakes, futex::Flags::empty(), self.seen, Some(&timeout));
+                    // Acquire: pairs with the Release in `wake`.
+                    let count = wakes.load(Ordering::Acquire);
+                    if std::mem::replace(&mut self.seen, count) != count {
+                        return Ok(Some(self.control.region().load(STAMP)));
+                    }
+                    if matches!(waited, Err(Errno::TIMEDOUT | Errno::INTR)) {
+                        return Ok(None);
+                    }
+                    // The wake before, whose count was seen before it: it ends no sleep but one that began meanwhile.
+                }
             }
             BareWake::Socket => {
                 let mut events = [MaybeUninit::<epoll::Event>::uninit()];
@@ -185,12 +191,12 @@ mod tests {
             let sleeper = std::thread::spawn(move || {
                 let mut sleeping = WakeFloor::open(peer).unwrap();
                 assert_eq!(sleeping.sleep(by, Duration::ZERO).unwrap(), None);
-                for stamp in 1..=1000 {
+                for stamp in 1..=20_000 {
                     sleeping.control().set_progress(0, stamp);
                     assert_eq!(sleeping.sleep(by, SLEEP).unwrap(), Some(stamp));
                 }
             });
-            for stamp in 1..=1000 {
+            for stamp in 1..=20_000 {
                 // The last one was received.
                 while waking.control().progress(0) < stamp {
                     std::thread::yield_now();

@@ -213,7 +213,7 @@ fn subscriber_whose_node_hangs_is_let_go(reach: Reach, delivery: Delivery) {
     each_seed(amount(2, SEEDS / 4), |seed| {
         let (world, events) = (World::new(seed, reach), Arc::new(Recorder::default()));
         let publishing = world.node_with("publishing", true, Arc::clone(&events) as _);
-        let gating = Gating::new().lease(LEASE).timeout(Duration::from_secs(60));
+        let gating = Gating::new().lease(LEASE).timeout(Duration::from_secs(60)).subscribers_max(2);
         let mut publisher = open(&publishing, gating);
         let told = Arc::new(Recorder::default());
         let hanging = world.node_with("hanging", true, Arc::clone(&told) as _);
@@ -232,6 +232,8 @@ fn subscriber_whose_node_hangs_is_let_go(reach: Reach, delivery: Delivery) {
         let let_go = |event: &Event| matches!(event, Event::SubscriberLetGo { peer, .. } if peer.as_str() == "hanging");
         world.run_for(1_000_000_000);
         assert_eq!(events.count(let_go), 1);
+        // Its place is free.
+        drop(Follower::open(&living, delivery, SlowPolicy::Block, LogStart::Newest));
         (0..100).for_each(|_| {
             let next = publisher.newest().next().get();
             other.catch_up(&world, next - 1);

@@ -191,6 +191,14 @@ fn set_waits_for_publishers_that_dial() {
     fn add(set: &mut WaitSet, waitable: &mut impl Waitable) {
         set.add(waitable, 0);
     }
+    // Its descriptor is the same when it is added again.
+    for _ in 0..2 {
+        add(&mut set, &mut listener);
+        await_ready(&mut set);
+        assert!(listener.accept_timeout(Duration::ZERO).unwrap().is_none());
+        assert!(set.wait(Duration::ZERO).unwrap().is_empty());
+        set.remove(&mut listener);
+    }
     add(&mut set, &mut listener);
     await_ready(&mut set);
     assert!(listener.accept_timeout(Duration::ZERO).unwrap().is_none());

@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 
 use super::*;
 use crate::fabric::wait;
+use crate::layout::header::HOT_SEQUENCE;
 use crate::publisher::{LogPublisher, StatePublisher, TablePublisher};
 use crate::subscriber::{Lines, LogSubscriber, Persistent, TableSubscriber, WaitSet, Waitable, Waiter};
 
@@ -276,6 +277,27 @@ fn subscriber_is_ready_until_nothing_is_left() {
     assert_eq!(set.wait(WAIT).unwrap(), [5]);
     assert!(subscriber.try_receive().unwrap().is_none());
     assert!(set.wait(Duration::ZERO).unwrap().is_empty());
+}
+
+/// A publisher's memory shows a value that it does not have: its subscriber is polled once a millisecond, and not without pause.
+#[test]
+fn false_claim_does_not_keep_a_set_awake() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(&dir, "p");
+    let mut log = node.log_publisher::<u64>("t").open().unwrap();
+    log.publish(&1).unwrap();
+    let mut subscriber = node.log_subscriber::<u64>("shm:p/t").timeout(TIMEOUT).open().unwrap();
+    let topic = node.core().topic(&"t".parse().unwrap()).unwrap();
+    topic.registration.region().store(HOT_SEQUENCE, u64::MAX / 2);
+    let mut set = WaitSet::new().unwrap();
+    set.add(&mut subscriber, 0);
+    let (began_ns, mut ready) = (SystemClock.monotonic_ns(), 0);
+    let waited_ns = || SystemClock.monotonic_ns() - began_ns;
+    while waited_ns() < 500_000_000 {
+        ready += set.wait(Duration::from_millis(100)).unwrap().len() as u64;
+        while subscriber.try_receive().unwrap().is_some() {}
+    }
+    assert!(ready <= waited_ns() / limits::WAITER_POLL_NS + 5, "{ready} times");
 }
 
 #[test]

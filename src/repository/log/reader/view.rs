@@ -90,6 +90,12 @@ impl LogReader {
         })
     }
 
+    /// The record in view.
+    #[cfg(test)]
+    pub(crate) fn in_view(&self) -> Option<LogPlace> {
+        self.in_view
+    }
+
     /// Releases a record whose view was leaked.
     #[inline]
     pub(super) fn forget_view(&mut self) {

@@ -163,6 +163,22 @@ fn record_in_view_is_not_released_and_the_ones_before_are() {
     }
 }
 
+/// A view that is leaked is never dropped.
+#[test]
+fn leaked_view_is_released_by_the_next_receive() {
+    for is_landing in [false, true] {
+        let mut gated = Gated::new(is_landing);
+        assert!(gated.take().is_none() && gated.try_publish(&[7; 10_000]));
+        assert!(gated.view().is_some());
+        assert_eq!(gated.reader.released(is_landing), 0);
+        assert!(gated.take().is_none());
+        if !is_landing {
+            assert_eq!(gated.reader.released(is_landing), frame_len(10_000) as u64);
+        }
+        assert!(gated.reader.in_view().is_none());
+    }
+}
+
 #[test]
 fn short_damaged_and_uncommitted_records_are_not_viewed() {
     let mut gated = Gated::new(false);

@@ -199,6 +199,7 @@ mod tests {
             for stamp in 1..=20_000 {
                 // The last one was received.
                 while waking.control().progress(0) < stamp {
+                    assert!(!sleeper.is_finished(), "the sleeper has failed");
                     std::thread::yield_now();
                 }
                 waking.wake(by, stamp).unwrap();

@@ -102,12 +102,12 @@ impl<'a, S: Subscribed, P> SubscriberBuilder<'a, S, P> {
         self
     }
 
-    /// Has the publisher notify this subscriber of each publish, so that waiting costs little. On one host the publisher wakes
-    /// the subscriber. Over RDMA the publisher multicasts notices that carry small payloads, and the subscriber reads the
-    /// repository only when a notice announces a value or its timer expires (every 250 milliseconds, or every millisecond while
-    /// no notices arrive). A lost notice costs time, never a value. Without notices the subscriber reads at every poll. A push
-    /// subscriber over RDMA is woken by the publisher's writes ([`NoticePath::Immediate`](crate::NoticePath::Immediate)), unless
-    /// the connection is an unreliable one. Opening takes one more round trip to the publisher's node.
+    /// Has the publisher notify this subscriber of each publish from the beginning. Otherwise it asks for that when it first waits. On
+    /// one host the publisher wakes the subscriber. Over RDMA the publisher multicasts notices that carry small payloads, and the
+    /// subscriber reads the repository only when a notice announces a value or its timer expires (every 250 milliseconds, or every
+    /// millisecond while no notices arrive). A lost notice costs time, never a value. A push subscriber over RDMA is woken by the
+    /// publisher's writes ([`NoticePath::Immediate`](crate::NoticePath::Immediate)), unless the connection is an unreliable one. Opening
+    /// takes one more round trip to the publisher's node.
     pub fn notices(mut self) -> Self {
         self.terms.notices = true;
         self

@@ -397,6 +397,15 @@ where
         }
     }
 
+    /// Returns whether the publisher waits for this subscriber, or disconnects it, before it would lose a record: it has asked for that
+    /// with [`slow`](crate::FeedSubscriberBuilder::slow), and the publisher has not let it go. One load.
+    pub fn is_gating(&self) -> bool {
+        match &self.reception {
+            Reception::Records(it) => it.log.is_gating(),
+            Reception::Conflated(_) => false,
+        }
+    }
+
     /// Returns how this subscriber is notified of new events at the moment.
     pub fn notice_path(&self) -> NoticePath {
         match &self.reception {

@@ -65,11 +65,12 @@ impl<T: InPlace> LogSubscriber<T> {
     /// It is meant for programs that read parts of a long record, or have no memory for a copy. Reading every byte takes longer than by
     /// [`Self::try_receive_ref`], because each is copied twice: by the check, and by the program.
     ///
-    /// That is possible for a long record (more than 4 KiB) of a subscriber whose publisher waits for it
+    /// That is possible for a long record (more than 4 KiB with its header) of a subscriber whose publisher waits for it
     /// ([`SlowPolicy::Block`](crate::SlowPolicy::Block)), by pull on the publisher's host, and by push. The publisher keeps the record
     /// until the view is dropped, and is held up if it needs the space. Every other record is viewed in private memory, where it was
-    /// copied: short ones, those of topics with a [lifespan](crate::PublisherBuilder::lifespan) or subscribers with a deadline, and all
-    /// records of subscribers that are lapped, or that pull over RDMA. [`LogView::is_in_place`] tells the two apart.
+    /// copied: short ones and long ones that were copied together with them, those of topics with a
+    /// [lifespan](crate::PublisherBuilder::lifespan) or subscribers with a deadline, and all records of subscribers that are lapped, or
+    /// that pull over RDMA. [`LogView::is_in_place`] tells the two apart.
     ///
     /// ```
     /// use fabricast::{Gating, Node, Raw, SlowPolicy};

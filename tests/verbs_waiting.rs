@@ -243,3 +243,44 @@ fn receive_that_waits_for_pushed_values_sleeps() {
         assert!(receiving.join().expect("it receives"), "each value, in order");
     });
 }
+
+/// A receive that waits takes a wake-up for which a set waits, too: the set still knows that there may be more.
+#[test]
+#[ignore = "needs an RDMA device: tools/soft-roce run"]
+fn set_misses_nothing_when_its_member_also_waits_by_itself() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (publishing, subscribing, far) = nodes(&dir);
+    let mut publisher = publishing.log_publisher::<u64>("log").open().expect("a topic");
+    let target = format!("{far}/log");
+    let builder = subscribing.log_subscriber::<u64>(target.as_str()).push().timeout(PATIENCE);
+    let mut subscriber = builder.open().expect("a subscription");
+    let mut set = WaitSet::new().expect("descriptors");
+    set.add(&mut subscriber, 7);
+    wait_until("the publisher's answer", || {
+        set.wait(Duration::from_millis(10)).expect("it can wait");
+        subscriber.try_receive().expect("the topic is there").is_none()
+            && subscriber.notice_path() == NoticePath::Immediate
+    });
+    for round in 0..ROUNDS {
+        // Until it rests in the set.
+        wait_until("it to rest", || {
+            assert!(subscriber.try_receive().expect("the topic is there").is_none());
+            set.wait(Duration::ZERO).expect("it can wait").is_empty()
+        });
+        let (first, second) = (2 * round, 2 * round + 1);
+        std::thread::scope(|scope| {
+            let publisher = &mut publisher;
+            scope.spawn(move || {
+                // Long enough that the receive sleeps.
+                std::thread::park_timeout(Duration::from_millis(20));
+                publisher.publish_batch(&[first, second]).expect("they fit");
+            });
+            let received = subscriber.receive_timeout(PATIENCE).expect("the topic is there");
+            assert_eq!(received.map(|record| record.value), Some(first));
+        });
+        // Without a wake-up it would be found a second later, when the set looks at all members.
+        assert_eq!(set.wait(Duration::from_millis(300)).expect("it can wait"), [7]);
+        let received = subscriber.try_receive().expect("the topic is there");
+        assert_eq!(received.map(|record| record.value), Some(second));
+    }
+}

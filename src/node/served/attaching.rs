@@ -151,7 +151,8 @@ impl Served {
         let Attach { attachment, delivery, options, .. } = asked.attach;
         assert_eq!(topic.registration.exposure(), Exposure::Read, "peers can only read a repository");
         let mut attached = ServedAttachment::new((self.key, attachment), topic, delivery, options);
-        // Before the newest sequence is read: the publisher overwrites nothing that a critical subscriber may need from then on.
+        // Before the newest sequence is read: the publisher overwrites nothing that a critical subscriber may need from then on. What it
+        // had begun to give up, the oldest records, it may still overwrite: one that begins with them reports them lost.
         attached.add(subscriber);
         let topic = Arc::clone(&attached.topic);
         let grant = Grant {

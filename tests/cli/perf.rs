@@ -151,7 +151,7 @@ fn impossible_streams_are_reported() {
     let nobody = ["perf", "stream", "--connect", "shm:lab", "--wait", "0.05", "--cpus", "any"];
     let ended = place.run(&nobody);
     assert!(ended.code == Some(3) && ended.error.contains("shm:lab"), "{ended:?}");
-    let parts = ["--batch, --capacity, --lossy and --policy", "`perf stream`"];
+    let parts = ["--batch, --capacity, --lossy, --policy and --in-place", "`perf stream`"];
     place.run(&["perf", "pull", "--batch", "2"]).assert_failure(2, &parts);
     let parts = ["--delivery", "`perf stream`", "`perf wake`"];
     place.run(&["perf", "notify", "--delivery", "push"]).assert_failure(2, &parts);
@@ -227,6 +227,22 @@ fn one_process_receives_several_streams_in_turn() {
     assert_eq!(figures["verified"].as_u64().unwrap() + figures["lost"].as_u64().unwrap(), 20_000);
     receiving.signal(Signal::INT);
     assert_eq!(receiving.end().code, Some(0));
+}
+
+#[test]
+fn records_in_place_need_a_stream_that_blocks() {
+    let place = Place::new();
+    let parts = ["--in-place", "`perf stream`"];
+    place.run(&["perf", "pull", "--in-place"]).assert_failure(2, &parts);
+    for policy in [&[][..], &["--policy", "lap"]] {
+        let stream = [&["perf", "stream", "--in-place"][..], policy].concat();
+        place.run(&stream).assert_failure(2, &["--in-place", "--policy block"]);
+    }
+    let help = place.run(&["perf", "--help"]);
+    for part in ["records over 4 KiB in place", "[1 to 10000, default: 1000]"] {
+        let words: Vec<&str> = help.printed().split_whitespace().collect();
+        assert!(words.join(" ").contains(part), "{part:?} is missing in {help:?}");
+    }
 }
 
 #[test]

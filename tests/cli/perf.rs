@@ -230,6 +230,18 @@ fn one_process_receives_several_streams_in_turn() {
 }
 
 #[test]
+fn refusal_that_will_not_change_ends_the_wait() {
+    let place = Place::new();
+    let node = place.node("lab");
+    // Its values are of another type than those that are measured.
+    let listener = node.state_listener::<u64>("pull").timeout(super::support::TIMEOUT).open().unwrap();
+    let measuring =
+        place.start(&["perf", "pull", "--connect", "shm:lab", "--wait", "600", "--json", "--cpus", "any"]);
+    wait_until("the attempt", || listener.accept_timeout(Duration::from_millis(100)).is_err());
+    measuring.end().assert_failure(4, &["shm:lab", "another type"]);
+}
+
+#[test]
 fn records_in_place_need_a_stream_that_blocks() {
     let place = Place::new();
     let parts = ["--in-place", "`perf stream`"];

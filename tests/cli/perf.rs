@@ -230,6 +230,40 @@ fn one_process_receives_several_streams_in_turn() {
 }
 
 #[test]
+fn both_processes_of_a_stream_need_the_same_policy() {
+    let _turn = turn();
+    let place = Place::new();
+    let serve = ["perf", "stream", "--serve", "--node", "lab", "--cpus", "any"];
+    let measure = ["perf", "stream", "--connect", "shm:lab", "--iterations", "1000", "--wait", "600"];
+    let measure = [&measure[..], &["--cpus", "any"]].concat();
+    let block = ["--policy", "block"];
+    let (lap, in_place) = (["--policy", "lap"], [&block[..], &["--in-place"]].concat());
+    let cases: [(&[&str], &[&str], &[&str]); 4] = [
+        (&[], &block, &lap),
+        (&lap, &block, &[]),
+        (&block, &[], &block),
+        (&in_place, &["--policy", "disconnect"], &block),
+    ];
+    for (served, differs, named) in cases {
+        let receiving = place.start(&[&serve[..], served].concat());
+        let hint = [&["fabricast perf stream --connect shm:lab"][..], served].concat().join(" ");
+        let line = receiving.line();
+        assert!(line.ends_with(&format!("measure with `{hint}`")), "{line}");
+        // Both deliveries, and the process goes on to receive.
+        for delivery in ["pull", "push"] {
+            let delivery = ["--delivery", delivery];
+            let named = if named.is_empty() { &lap[..] } else { named };
+            let parts = ["the other process has", &named.join(" "), "pass the same --policy to both"];
+            place.run(&[&measure, differs, &delivery[..]].concat()).assert_failure(2, &parts);
+            let ended = place.run(&[&measure, served, &delivery[..], &["--json"]].concat());
+            assert_eq!(json(ended.printed().trim_end())["rejected"], 0);
+        }
+        receiving.signal(Signal::INT);
+        assert_eq!(receiving.end().code, Some(0));
+    }
+}
+
+#[test]
 fn refusal_that_will_not_change_ends_the_wait() {
     let place = Place::new();
     let node = place.node("lab");

@@ -125,7 +125,7 @@ pub(super) struct StreamOptions {
     #[arg(long)]
     pub(super) lossy: bool,
     /// Publish at full speed, and leave slow subscribers to the library: they are lapped, the publisher waits for them, or they are
-    /// disconnected, which ends the run. Between two hosts, pass it to both processes [default: this command waits]
+    /// disconnected, which ends the run. With --serve and --connect, pass the same to both processes [default: this command waits]
     #[arg(long, value_enum, conflicts_with = "lossy")]
     pub(super) policy: Option<Policy>,
     /// With --policy block, receive records over 4 KiB in place, without copying them to private memory. Between two processes, the one
@@ -283,6 +283,18 @@ impl Arguments {
             }
             _ => return Ok(()),
         }))
+    }
+
+    /// The command that measures against this process with --serve at this address.
+    pub(super) fn measuring_command(&self, address: &Address) -> String {
+        let mut command = format!("fabricast perf {} --connect {address}", self.mode.name());
+        if self.stream.policy.is_some() {
+            command += &format!(" --policy {}", self.stream.policy());
+        }
+        if self.stream.in_place {
+            command += " --in-place";
+        }
+        command
     }
 
     /// How values travel.

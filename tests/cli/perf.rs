@@ -151,7 +151,7 @@ fn impossible_streams_are_reported() {
     let nobody = ["perf", "stream", "--connect", "shm:lab", "--wait", "0.05", "--cpus", "any"];
     let ended = place.run(&nobody);
     assert!(ended.code == Some(3) && ended.error.contains("shm:lab"), "{ended:?}");
-    let parts = ["--batch, --capacity, --lossy and --policy", "`perf stream`"];
+    let parts = ["--batch, --capacity, --lossy, --policy and --in-place", "`perf stream`"];
     place.run(&["perf", "pull", "--batch", "2"]).assert_failure(2, &parts);
     let parts = ["--delivery", "`perf stream`", "`perf wake`"];
     place.run(&["perf", "notify", "--delivery", "push"]).assert_failure(2, &parts);
@@ -227,6 +227,68 @@ fn one_process_receives_several_streams_in_turn() {
     assert_eq!(figures["verified"].as_u64().unwrap() + figures["lost"].as_u64().unwrap(), 20_000);
     receiving.signal(Signal::INT);
     assert_eq!(receiving.end().code, Some(0));
+}
+
+#[test]
+fn both_processes_of_a_stream_need_the_same_policy() {
+    let _turn = turn();
+    let place = Place::new();
+    let serve = ["perf", "stream", "--serve", "--node", "lab", "--cpus", "any"];
+    let measure = ["perf", "stream", "--connect", "shm:lab", "--iterations", "1000", "--wait", "600"];
+    let measure = [&measure[..], &["--cpus", "any"]].concat();
+    let block = ["--policy", "block"];
+    let (lap, in_place) = (["--policy", "lap"], [&block[..], &["--in-place"]].concat());
+    let cases: [(&[&str], &[&str], &[&str]); 4] = [
+        (&[], &block, &lap),
+        (&lap, &block, &[]),
+        (&block, &[], &block),
+        (&in_place, &["--policy", "disconnect"], &block),
+    ];
+    for (served, differs, named) in cases {
+        let receiving = place.start(&[&serve[..], served].concat());
+        let hint = [&["fabricast perf stream --connect shm:lab"][..], served].concat().join(" ");
+        let line = receiving.line();
+        assert!(line.ends_with(&format!("measure with `{hint}`")), "{line}");
+        // Both deliveries, and the process goes on to receive.
+        for delivery in ["pull", "push"] {
+            let delivery = ["--delivery", delivery];
+            let named = if named.is_empty() { &lap[..] } else { named };
+            let parts = ["the other process has", &named.join(" "), "pass the same --policy to both"];
+            place.run(&[&measure, differs, &delivery[..]].concat()).assert_failure(2, &parts);
+            let ended = place.run(&[&measure, served, &delivery[..], &["--json"]].concat());
+            assert_eq!(json(ended.printed().trim_end())["rejected"], 0);
+        }
+        receiving.signal(Signal::INT);
+        assert_eq!(receiving.end().code, Some(0));
+    }
+}
+
+#[test]
+fn refusal_that_will_not_change_ends_the_wait() {
+    let place = Place::new();
+    let node = place.node("lab");
+    // Its values are of another type than those that are measured.
+    let listener = node.state_listener::<u64>("pull").timeout(super::support::TIMEOUT).open().unwrap();
+    let measuring =
+        place.start(&["perf", "pull", "--connect", "shm:lab", "--wait", "600", "--json", "--cpus", "any"]);
+    wait_until("the attempt", || listener.accept_timeout(Duration::from_millis(100)).is_err());
+    measuring.end().assert_failure(4, &["shm:lab", "another type"]);
+}
+
+#[test]
+fn records_in_place_need_a_stream_that_blocks() {
+    let place = Place::new();
+    let parts = ["--in-place", "`perf stream`"];
+    place.run(&["perf", "pull", "--in-place"]).assert_failure(2, &parts);
+    for policy in [&[][..], &["--policy", "lap"]] {
+        let stream = [&["perf", "stream", "--in-place"][..], policy].concat();
+        place.run(&stream).assert_failure(2, &["--in-place", "--policy block"]);
+    }
+    let help = place.run(&["perf", "--help"]);
+    for part in ["records over 4 KiB in place", "[1 to 10000, default: 1000]"] {
+        let words: Vec<&str> = help.printed().split_whitespace().collect();
+        assert!(words.join(" ").contains(part), "{part:?} is missing in {help:?}");
+    }
 }
 
 #[test]

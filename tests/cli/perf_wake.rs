@@ -121,7 +121,10 @@ fn impossible_measurements_are_reported() {
     };
     fails(&["pull", "--sleep-in", "receive"], &["--sleep-in and --rate", "`perf wake`"]);
     fails(&["stream", "--rate", "5"], &["--sleep-in and --rate", "`perf wake`"]);
-    fails(&["wake", "--batch", "5"], &["--batch, --capacity, --lossy and --policy", "`perf stream`"]);
+    fails(
+        &["wake", "--batch", "5"],
+        &["--batch, --capacity, --lossy, --policy and --in-place", "`perf stream`"],
+    );
     for option in [["--rate", "5"], ["--sleep-in", "wait-set"], ["--delivery", "push"]] {
         fails(&["wake", "--serve", option[0], option[1]], &["--delivery, --sleep-in and --rate", "--serve"]);
     }

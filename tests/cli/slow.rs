@@ -59,6 +59,19 @@ fn subscribers_are_listed_with_the_slowest_first() {
     assert_eq!((rows[2][0], rows[2][5]), ("silent", "-"));
 }
 
+#[test]
+fn help_says_what_is_shown_of_slow_subscribers_and_who_waits_for_them() {
+    let place = Place::new();
+    let help = |verb: &str| place.run(&[verb, "--help"]).printed().to_owned();
+    let list = help("list");
+    let (_, lag) = list.split_once("LAG is").expect("what LAG is");
+    assert!(lag.lines().take(3).any(|line| line.contains("`-`")), "{list}");
+    for verb in ["pub", "tail"] {
+        let help = help(verb);
+        assert!(help.contains("SlowPolicy") && help.contains("perf stream --policy"), "{help}");
+    }
+}
+
 /// Whoever looks for the slow one finds commands, too.
 #[test]
 fn commands_that_follow_a_log_are_listed_with_their_lag() {

@@ -28,9 +28,9 @@ const NAMED_AT_ONCE: usize = 3;
 const AFTER_HELP: &str = "\
 STATE is live, hung (the process runs but does not answer within 1.1 seconds) or gone (the process
 has ended and left its entry). AGE is the time since the newest value. A node without topics, or
-one that cannot be asked, shows `-` for its topic. LAG is by how many records the slowest of those
-subscribers is behind that report their progress; `fabricast info` names them. The
-node tells the age, by its own clock.
+one that cannot be asked, shows `-` for its topic. LAG is by how many records the slowest
+subscriber is behind, of those that report their progress; `-` means that no subscriber does.
+`fabricast info` names them. The node computes the age, by its own clock.
 
 With --json each topic is one line {\"node\",\"topic\",\"kind\",\"type\",\"sequence\",\"age_ns\",\"state\",
 \"slowest_lag\"}; unavailable fields are null.

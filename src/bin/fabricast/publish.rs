@@ -46,6 +46,8 @@ are reported by number and skipped; the exit code is then 1.
 With --epoch, several commands that publish the same lines are lines of one topic, to be received
 with `fabricast watch --line`. Each line of a table is then a commit of its own.
 
+A publisher waits for subscribers only in programs (`SlowPolicy`) and in `perf stream --policy`.
+
 Numbers in JSON are i64, or u64 if too large for i64, or f64 with a point or an exponent. A field
 that is null or missing in some --example values is optional.
 

@@ -125,12 +125,12 @@ pub(super) struct StreamOptions {
     #[arg(long)]
     pub(super) lossy: bool,
     /// Publish at full speed, and leave slow subscribers to the library: they are lapped, the publisher waits for them, or they are
-    /// disconnected, which ends the run. Between two hosts, pass it to both processes [default: this command waits]
+    /// disconnected, which ends the run. With --serve and --connect, pass the same to both processes [default: this command waits]
     #[arg(long, value_enum, conflicts_with = "lossy")]
     pub(super) policy: Option<Policy>,
-    /// Receive long records in place, without copying them to private memory, where the publisher waits for the subscriber. Between two
-    /// hosts, pass it to the process with --serve
-    #[arg(long, requires = "policy")]
+    /// With --policy block, receive records over 4 KiB in place, without copying them to private memory. Between two processes, the one
+    /// with --serve determines it
+    #[arg(long)]
     pub(super) in_place: bool,
     /// Passed by a measuring process to those that receive
     #[arg(long, hide = true)]
@@ -147,7 +147,7 @@ pub(super) struct WakeOptions {
     /// What the subscriber sleeps in [default: receive]
     #[arg(long, value_enum, value_name = "HOW")]
     pub(super) sleep_in: Option<SleepIn>,
-    /// Values published per second, if the subscriber is asleep again by then [default: 1000]
+    /// Values published per second, if the subscriber is asleep again by then [1 to 10000, default: 1000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(super) rate: Option<u32>,
 }
@@ -262,9 +262,9 @@ impl Arguments {
         Err(Failure::usage(match self.mode {
             Mode::Stream if self.slots.is_some() => "a log has a --capacity, not --slots: omit --slots",
             Mode::Pull | Mode::Push | Mode::Notify | Mode::Wake
-                if self.stream.is_given() || self.stream.policy.is_some() =>
+                if self.stream.is_given() || self.stream.policy.is_some() || self.stream.in_place =>
             {
-                "--batch, --capacity, --lossy and --policy are options of `perf stream`: omit them here"
+                "--batch, --capacity, --lossy, --policy and --in-place are options of `perf stream`: omit them here"
             }
             Mode::Pull | Mode::Push | Mode::Notify if self.delivery.is_some() => {
                 "--delivery is an option of `perf stream` and `perf wake`: omit it here"
@@ -283,6 +283,18 @@ impl Arguments {
             }
             _ => return Ok(()),
         }))
+    }
+
+    /// The command that measures against this process with --serve at this address.
+    pub(super) fn measuring_command(&self, address: &Address) -> String {
+        let mut command = format!("fabricast perf {} --connect {address}", self.mode.name());
+        if self.stream.policy.is_some() {
+            command += &format!(" --policy {}", self.stream.policy());
+        }
+        if self.stream.in_place {
+            command += " --in-place";
+        }
+        command
     }
 
     /// How values travel.

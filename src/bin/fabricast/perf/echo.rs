@@ -95,7 +95,7 @@ pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Tr
     };
     let listeners = [listener(Mode::Pull)?, listener(Mode::Push)?, listener(Mode::Notify)?];
     let Some(floor) = floor else {
-        tell_addresses(&node, arguments.mode)?;
+        tell_addresses(&node, arguments)?;
         while let Some(mut echo) = Echo::accept(&node, &listeners, arguments, &interrupt)? {
             if !echo.deliver(|| interrupt.came())? {
                 break;
@@ -122,11 +122,10 @@ pub(super) fn answering(arguments: &Arguments, setting: &Setting) -> Result<(Int
 }
 
 /// Prints how to measure against this process.
-pub(super) fn tell_addresses(node: &Node, mode: Mode) -> Result<(), Trouble> {
-    let mode = mode.name();
+pub(super) fn tell_addresses(node: &Node, arguments: &Arguments) -> Result<(), Trouble> {
     for address in node.addresses() {
-        let hint = format!("measure with `fabricast perf {mode} --connect {address}`");
-        writeln!(std::io::stdout(), "answering at {address}: {hint}")?;
+        let command = arguments.measuring_command(address);
+        writeln!(std::io::stdout(), "answering at {address}: measure with `{command}`")?;
     }
     Ok(std::io::stdout().flush()?)
 }

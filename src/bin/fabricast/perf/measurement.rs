@@ -1,7 +1,7 @@
 use std::io::Write as _;
 use std::time::Duration;
 
-use fabricast::{Address, DialError, SubscriberError};
+use fabricast::{Address, DialError, RefuseReason, SubscriberError};
 
 use super::super::clock::Deadline;
 use super::super::failure::{Exit, Failure};
@@ -31,6 +31,18 @@ pub(super) struct Measurement<'a> {
 pub(super) fn name_beside(address: &Address, what: &str) -> String {
     let name = address.node().map(|name| name.to_string());
     format!("{}.{what}", name.unwrap_or_else(|| format!("perf-{}", std::process::id())))
+}
+
+/// Whether the same request is refused again for this reason, whatever happens meanwhile.
+fn is_permanent(reason: RefuseReason) -> bool {
+    matches!(
+        reason,
+        RefuseReason::SchemaMismatch
+            | RefuseReason::DeliveryUnsupported
+            | RefuseReason::NotPermitted
+            | RefuseReason::GatingNotPermitted
+            | RefuseReason::VersionUnsupported
+    )
 }
 
 impl<'a> Measurement<'a> {
@@ -78,8 +90,8 @@ impl<'a> Measurement<'a> {
         Deadline::after(Duration::from_secs_f64(self.arguments.wait))
     }
 
-    /// Has the process that answers subscribe to what this one publishes, by `dial`, and subscribes to its answers, by `open`. `check`
-    /// fails when it cannot any more.
+    /// Has the process that answers subscribe to what this one publishes, by `dial`, and subscribes to its answers, by `open`. Tries again
+    /// until the time is over, unless one of the two was refused for good. `check` fails when the process cannot answer any more.
     pub(super) fn meet<S>(
         &self,
         subscribers: impl Fn() -> u64,
@@ -87,8 +99,8 @@ impl<'a> Measurement<'a> {
         open: impl Fn() -> Result<S, SubscriberError>,
         mut check: impl FnMut() -> Result<(), Trouble>,
     ) -> Result<S, Trouble> {
-        let mut go_on = |error: Failure, deadline: Deadline| {
-            if deadline.is_over() {
+        let mut go_on = |error: Failure, refused: Option<RefuseReason>, deadline: Deadline| {
+            if deadline.is_over() || refused.is_some_and(is_permanent) {
                 return Err(Trouble::from(error));
             }
             wait(&self.interrupt, TRY_AGAIN)?;
@@ -100,14 +112,24 @@ impl<'a> Measurement<'a> {
             if subscribers() == 0
                 && let Err(error) = dial()
             {
-                go_on(error.into(), to_dial)?;
+                let refused = match &error {
+                    DialError::Refused { reason, .. } | DialError::Unfit { reason, .. } => Some(*reason),
+                    _ => None,
+                };
+                go_on(error.into(), refused, to_dial)?;
                 continue;
             }
             // It has as long to answer as it had to be dialled.
             let to_answer = *to_answer.get_or_insert_with(|| self.deadline());
             match open() {
                 Ok(subscriber) => return Ok(subscriber),
-                Err(error) => go_on(error.into(), to_answer)?,
+                Err(error) => {
+                    let refused = match &error {
+                        SubscriberError::Refused { reason, .. } => Some(*reason),
+                        _ => None,
+                    };
+                    go_on(error.into(), refused, to_answer)?;
+                }
             }
         }
     }

@@ -1,11 +1,14 @@
 //! A stream between two running processes: one receives, the other measures.
 
-use fabricast::{Address, Delivery, LogPublisher, Node, Raw, ReceiveError, Sequence, StateSubscriber};
+use fabricast::{
+    Address, Delivery, LogPublisher, Node, Raw, ReceiveError, Sequence, SlowPolicy, StateSubscriber,
+    SubscriberListing,
+};
 
 use super::super::failure::{Exit, Failure};
 use super::super::interrupt::Interrupt;
 use super::super::setting::Setting;
-use super::arguments::Arguments;
+use super::arguments::{Arguments, FabricName};
 use super::echo::{accept, answering, tell_addresses};
 use super::line::Seen;
 use super::measurement::{ATTEMPT, Measurement};
@@ -47,7 +50,7 @@ pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Tr
         listener.at(Sequence::NONE.next()).region_len_max(usize::MAX).open().map(|it| (delivery, it))
     };
     let listeners = [open(Delivery::Pull)?, open(Delivery::Push)?];
-    tell_addresses(&node, arguments.mode)?;
+    tell_addresses(&node, arguments)?;
     while let Some((_, mut subscriber)) = accept(&listeners, &interrupt) {
         let mut publisher = node.state_publisher::<Progress>(RECEIVED).open()?;
         let is_over = || interrupt.came();
@@ -69,6 +72,24 @@ pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Tr
     Ok(Exit::Done)
 }
 
+/// Fails if the other process has subscribed to this topic of the node with another policy.
+fn check_policy(node: &Node, topic: &str, expected: SlowPolicy) -> Result<(), Trouble> {
+    // A node lists subscribers over all fabrics, and reaches itself in shared memory.
+    let target = format!("{}/{topic}", FabricName::Shm.address(node)?);
+    let list = node.subscribers(target.as_str()).map_err(Failure::from)?;
+    // A subscriber that reports no progress is lapped.
+    let policy = |it: &SubscriberListing| it.progress.map_or(SlowPolicy::Lap, |progress| progress.policy);
+    let policies: Vec<SlowPolicy> = list.subscribers.iter().map(policy).collect();
+    match policies.first() {
+        // Commands that show the topic may have subscribed, too.
+        Some(other) if !policies.contains(&expected) => {
+            let sentence = format!("the other process has --policy {other}: pass the same --policy to both");
+            Err(Failure::usage(sentence).into())
+        }
+        _ => Ok(()),
+    }
+}
+
 impl<'a> Remote<'a> {
     /// Has the process at this address receive from this node and report its progress.
     pub(super) fn dial(
@@ -76,7 +97,8 @@ impl<'a> Remote<'a> {
         (node, publisher): (&Node, &LogPublisher<Raw>),
         address: &Address,
     ) -> Result<Self, Trouble> {
-        let topic = topic(measurement.arguments.delivery());
+        let arguments = measurement.arguments;
+        let topic = topic(arguments.delivery());
         let target = format!("{address}/{RECEIVED}");
         let subscriber = measurement.meet(
             || publisher.pull_subscribers() + publisher.push_subscribers(),
@@ -84,6 +106,7 @@ impl<'a> Remote<'a> {
             || node.state_subscriber(&target).timeout(ATTEMPT).open(),
             || Ok(()),
         )?;
+        check_policy(node, topic, arguments.stream.policy())?;
         let interrupt = &measurement.interrupt;
         Ok(Self { interrupt, subscriber, newest: 0, seen: Seen::default() })
     }

@@ -168,10 +168,11 @@ impl Streams<'_> {
 
     /// Publishes a topic for a stream.
     fn publish(&self, shape: StreamSizes, node: &Node, topic: &str) -> Result<Records<'_>, Trouble> {
-        let stream = &self.0.arguments.stream;
+        let Arguments { stream, connect, .. } = self.0.arguments;
         let builder = node.log_publisher::<Raw>(topic).capacity(shape.capacity);
+        // A running process attaches with any policy: it shows its policy only then.
         let builder = match stream.policy() {
-            SlowPolicy::Lap => builder,
+            SlowPolicy::Lap if connect.is_none() => builder,
             _ => builder.gating(Gating::new().timeout(GATING_TIMEOUT)),
         };
         let publisher = builder.payload_len_max(shape.len).open().map_err(Failure::from)?;

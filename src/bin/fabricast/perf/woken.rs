@@ -81,7 +81,7 @@ pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Tr
     };
     let listeners = manners.as_flattened().iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let Some(mut floor) = floor else {
-        tell_addresses(&node, arguments.mode)?;
+        tell_addresses(&node, arguments)?;
         while let Some(mut woken) = Woken::accept(&node, &listeners, arguments, &interrupt)? {
             if !woken.deliver(|| interrupt.came())? {
                 break;

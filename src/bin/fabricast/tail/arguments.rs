@@ -21,6 +21,8 @@ command ends with the record that was the newest at its start; with --follow it 
 later ones. Records overwritten before they were read are counted on a line of their own. With
 --from, the count includes all from that sequence on.
 
+A publisher waits for subscribers only in programs (`SlowPolicy`) and in `perf stream --policy`.
+
 Time stamps in the record come before it: see `fabricast --help`.
 
 Of a feed, a record is its key, a tab and its value. Behind the last record of an event there are

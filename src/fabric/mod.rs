@@ -13,6 +13,10 @@
 //! return when they cannot proceed, and every wait is on a file descriptor (in a simulation, a turn of its clock).
 
 mod address;
+#[cfg_attr(
+    not(any(test, feature = "verbs")),
+    expect(dead_code, reason = "only the provider for RDMA raises signals")
+)]
 mod arrival;
 #[cfg(any(test, feature = "verbs"))]
 mod bounds;
@@ -34,7 +38,9 @@ mod wake_socket;
 mod worker;
 
 pub use address::{Address, Target};
-pub(crate) use arrival::{ArrivalSignal, ArrivalSignals, ArrivalSource};
+#[cfg(any(test, feature = "verbs"))]
+pub(crate) use arrival::ArrivalSignals;
+pub(crate) use arrival::{ArrivalSignal, ArrivalSource};
 #[cfg(any(test, feature = "verbs"))]
 pub(crate) use bounds::{check_bounds, check_writes};
 #[cfg(any(test, feature = "verbs"))]

@@ -40,7 +40,7 @@ pub(super) unsafe fn in_(source: *const u8, target: *mut u64, words: usize) {
 /// # Safety
 ///
 /// `source` must be aligned to 8 and valid for reads of `words` words that are only ever accessed atomically or by other processes;
-/// `target` must be valid for writes of `words` words (at any alignment) that nobody else accesses; the two must not overlap.
+/// `target` must be valid for writes of `words` words, at any alignment, that only the caller accesses; the two must not overlap.
 #[inline]
 pub(super) unsafe fn out(source: *const u64, target: *mut u8, words: usize) {
     // SAFETY: the caller promises both ranges, which is what `bulk` asks for.

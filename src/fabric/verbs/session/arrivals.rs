@@ -144,7 +144,7 @@ impl Session {
         let mut state = self.state.lock();
         let Some(endpoint) = self.endpoint.get() else { return };
         if state.end.is_some() {
-            // What its queue pair flushes has an event, which nobody else takes.
+            // The receives that its queue pair flushes raise an event, and no other thread takes it.
             return endpoint.drop_events();
         }
         if let Err(error) = self.take_arrivals(&mut state, endpoint) {

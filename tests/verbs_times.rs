@@ -218,20 +218,21 @@ fn task_that_is_cancelled_again_and_again_receives_every_record() {
         runtime.block_on(async {
             let mut subscriber = open(&subscribing, &target(&node, "t"), delivery).await;
             let mut last = publisher.newest().get();
-            let mut cancelled = 0;
-            while cancelled < CANCELLED {
+            for cancelled in 0..CANCELLED {
                 if cancelled.is_multiple_of(5) {
                     publish(&mut publisher);
                 }
                 // Now before it is polled again, now after a while.
                 let pause = Duration::from_millis(cancelled % 3);
-                tokio::select! {
-                    record = subscriber.receive() => {
-                        let record = record.unwrap_or_else(|error| panic!("{}", ErrorChain(&error)));
-                        assert_eq!(record.value, last + 1);
-                        last = record.value;
+                loop {
+                    tokio::select! {
+                        record = subscriber.receive() => {
+                            let record = record.unwrap_or_else(|error| panic!("{}", ErrorChain(&error)));
+                            assert_eq!(record.value, last + 1);
+                            last = record.value;
+                        }
+                        () = tokio::time::sleep(pause) => break,
                     }
-                    () = tokio::time::sleep(pause) => cancelled += 1,
                 }
             }
             while last < publisher.newest().get() {

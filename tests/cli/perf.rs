@@ -65,6 +65,27 @@ fn each_size_has_a_line_with_the_named_fields_beside_its_floor() {
     }
 }
 
+/// As in the floor: what carries the number is right, and what carries other bytes is not.
+#[test]
+fn stream_of_numbers_is_verified() {
+    let _turn = turn();
+    let place = Place::new();
+    let stream = ["perf", "stream", "--size", "64,70000", "--iterations", "300", "--json", "--cpus", "any"];
+    let block = ["--policy", "block", "--in-place"];
+    for more in [&["--floor"][..], &block] {
+        let ended = place.run(&[&stream[..], &["--contents", "number"], more].concat());
+        let streams = ended.printed().lines().map(json).filter(|line| line["mode"] == "stream");
+        let counts: Vec<_> =
+            streams.map(|line| (line["verified"].clone(), line["rejected"].clone())).collect();
+        assert_eq!(counts, vec![(300.into(), 0.into()); 2], "{more:?}");
+    }
+    place.run(&["perf", "pull", "--contents", "number"]).assert_failure(2, &["--contents", "`perf stream`"]);
+    let serving = place.start(&["perf", "stream", "--serve", "--node", "lab", "--contents", "number"]);
+    let ended = place.run(&["perf", "stream", "--connect", "shm:lab", "--iterations", "300"]);
+    assert!(ended.code == Some(1) && ended.error.contains("`rejected`"), "{ended:?}");
+    assert_eq!(serving.end().code, Some(0));
+}
+
 #[test]
 fn a_stream_is_verified_whole_and_loses_nothing() {
     let _turn = turn();
@@ -151,7 +172,7 @@ fn impossible_streams_are_reported() {
     let nobody = ["perf", "stream", "--connect", "shm:lab", "--wait", "0.05", "--cpus", "any"];
     let ended = place.run(&nobody);
     assert!(ended.code == Some(3) && ended.error.contains("shm:lab"), "{ended:?}");
-    let parts = ["--batch, --capacity, --lossy, --policy and --in-place", "`perf stream`"];
+    let parts = ["--batch, --capacity, --lossy, --policy, --in-place and --contents", "`perf stream`"];
     place.run(&["perf", "pull", "--batch", "2"]).assert_failure(2, &parts);
     let parts = ["--delivery", "`perf stream`", "`perf wake`"];
     place.run(&["perf", "notify", "--delivery", "push"]).assert_failure(2, &parts);

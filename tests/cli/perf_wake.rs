@@ -123,7 +123,7 @@ fn impossible_measurements_are_reported() {
     fails(&["stream", "--rate", "5"], &["--sleep-in and --rate", "`perf wake`"]);
     fails(
         &["wake", "--batch", "5"],
-        &["--batch, --capacity, --lossy, --policy and --in-place", "`perf stream`"],
+        &["--batch, --capacity, --lossy, --policy, --in-place and --contents", "`perf stream`"],
     );
     for option in [["--rate", "5"], ["--sleep-in", "wait-set"], ["--delivery", "push"]] {
         fails(&["wake", "--serve", option[0], option[1]], &["--delivery, --sleep-in and --rate", "--serve"]);

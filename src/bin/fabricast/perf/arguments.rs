@@ -132,12 +132,25 @@ pub(super) struct StreamOptions {
     /// with --serve determines it
     #[arg(long)]
     pub(super) in_place: bool,
+    /// What is written and compared of each record, besides the library's checksum: every byte, or only a number at both ends, as in the
+    /// floor. With --serve and --connect, pass the same to both processes
+    #[arg(long, value_enum, default_value_t = Contents::Whole)]
+    pub(super) contents: Contents,
     /// Passed by a measuring process to those that receive
     #[arg(long, hide = true)]
     pub(super) drain: Option<Address>,
     /// Passed by a measuring process to those that receive: the number of each
     #[arg(long, hide = true, default_value_t = 0)]
     pub(super) reader: usize,
+}
+
+/// What the ends of a stream write and compare of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Contents {
+    /// Every byte
+    Whole,
+    /// A number at both ends
+    Number,
 }
 
 /// Arguments of `perf wake` only.
@@ -262,9 +275,9 @@ impl Arguments {
         Err(Failure::usage(match self.mode {
             Mode::Stream if self.slots.is_some() => "a log has a --capacity, not --slots: omit --slots",
             Mode::Pull | Mode::Push | Mode::Notify | Mode::Wake
-                if self.stream.is_given() || self.stream.policy.is_some() || self.stream.in_place =>
+                if self.stream.is_given() || self.stream.is_given_to_both() =>
             {
-                "--batch, --capacity, --lossy, --policy and --in-place are options of `perf stream`: omit them here"
+                "--batch, --capacity, --lossy, --policy, --in-place and --contents are options of `perf stream`: omit them here"
             }
             Mode::Pull | Mode::Push | Mode::Notify if self.delivery.is_some() => {
                 "--delivery is an option of `perf stream` and `perf wake`: omit it here"
@@ -294,6 +307,9 @@ impl Arguments {
         if self.stream.in_place {
             command += " --in-place";
         }
+        if self.stream.contents == Contents::Number {
+            command += " --contents number";
+        }
         command
     }
 
@@ -312,6 +328,11 @@ impl StreamOptions {
     /// Whether any option of the measuring process was given.
     pub(super) fn is_given(&self) -> bool {
         self.batch.is_some() || self.capacity.is_some() || self.lossy
+    }
+
+    /// Whether any option of both processes was given.
+    fn is_given_to_both(&self) -> bool {
+        self.policy.is_some() || self.in_place || self.contents != Contents::Whole
     }
 
     /// Whether this command does not wait for subscribers.

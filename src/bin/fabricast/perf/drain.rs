@@ -78,7 +78,7 @@ impl Drain {
             if let Some(mut is_right) = received {
                 if phase == Phase::Checked {
                     let (bytes, _) = bytemuck::cast_slice(&value).split_at(shape.len);
-                    is_right &= pattern::is_right(bytes, shape.len, number);
+                    is_right &= shape.contents.is_right(bytes, shape.len, number);
                 }
                 seen.rejected += u64::from(!is_right);
                 ring.release_part();
@@ -98,7 +98,7 @@ impl Drain {
         let Self { ring, reader, shape, subscriber, in_place, seen } = self;
         let control = ring.control();
         let is_over = || Phase::of(control.phase()) != Phase::Deliver;
-        let from = (subscriber, *in_place);
+        let from = (subscriber, *in_place, shape.contents);
         records::receive(from, seen, shape.show_every(), is_over, |subscriber, _| {
             control.set_progress(*reader, subscriber.next_sequence().get() - 1);
             Ok(())

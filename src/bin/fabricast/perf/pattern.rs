@@ -1,4 +1,7 @@
-//! The contents of a stream's records: every byte follows from the record's number, and is cheap to write and check.
+//! The contents of a stream's records: every byte follows from the record's number, and is cheap to write and check; or only the
+//! words at both ends do.
+
+use super::arguments::Contents;
 
 /// The first word of the record with this number.
 const fn base(number: u64) -> u64 {
@@ -20,22 +23,46 @@ pub(super) fn words(len: usize) -> usize {
     len.div_ceil(size_of::<u64>())
 }
 
-/// Writes the record with this number.
+impl Contents {
+    /// Writes the record with this number.
+    #[inline]
+    pub(super) fn write(self, record: &mut [u64], number: u64) {
+        match self {
+            Self::Whole => write(record, number),
+            Self::Number => mark(record, number),
+        }
+    }
+
+    /// Whether this is the record of this number and length.
+    #[inline]
+    pub(super) fn is_right(self, bytes: &[u8], len: usize, number: u64) -> bool {
+        match self {
+            Self::Whole => bytes.len() == len && is_right_from(0, bytes, number),
+            Self::Number => marked(bytes, len) == Some(number),
+        }
+    }
+
+    /// Whether the record of this number has these bytes from this offset on, which is a multiple of 8. Of one with the number only the
+    /// first word is compared.
+    #[inline]
+    pub(super) fn is_right_from(self, offset: usize, bytes: &[u8], number: u64) -> bool {
+        match self {
+            Self::Whole => is_right_from(offset, bytes, number),
+            Self::Number => offset > 0 || bytes.first_chunk() == Some(&number.to_ne_bytes()),
+        }
+    }
+}
+
+/// Writes every byte of the record with this number.
 #[inline]
-pub(super) fn write(record: &mut [u64], number: u64) {
+fn write(record: &mut [u64], number: u64) {
     let base = base(number);
     record.iter_mut().zip(0_u64..).for_each(|(word, index)| *word = base.wrapping_add(index).to_le());
 }
 
-/// Whether this is the record of this number and length, byte for byte.
-#[inline]
-pub(super) fn is_right(bytes: &[u8], len: usize, number: u64) -> bool {
-    bytes.len() == len && is_right_from(0, bytes, number)
-}
-
 /// Whether the record of this number has these bytes from this offset on, which is a multiple of 8.
 #[inline]
-pub(super) fn is_right_from(offset: usize, bytes: &[u8], number: u64) -> bool {
+fn is_right_from(offset: usize, bytes: &[u8], number: u64) -> bool {
     let (whole, rest) = bytes.split_at(bytes.len() / size_of::<u64>() * size_of::<u64>());
     let Ok(words) = bytemuck::try_cast_slice::<u8, u64>(whole) else { return false };
     let base = base(number).wrapping_add((offset / size_of::<u64>()) as u64);
@@ -87,13 +114,27 @@ mod tests {
     }
 
     #[test]
+    fn record_with_a_number_is_right_if_that_is() {
+        let contents = Contents::Number;
+        for len in [8, 9, 64, 71] {
+            let mut record = vec![0; words(len)];
+            contents.write(&mut record, 7);
+            let bytes = &bytemuck::cast_slice::<u64, u8>(&record)[..len];
+            assert!(contents.is_right(bytes, len, 7) && contents.is_right_from(0, bytes, 7));
+            assert!(!contents.is_right(bytes, len, 8) && !contents.is_right(bytes, len + 1, 7));
+            assert!(!contents.is_right_from(0, bytes, 8) && contents.is_right_from(8, &bytes[8..], 8));
+        }
+    }
+
+    #[test]
     fn every_byte_counts() {
         for len in [8, 9, 64, 71, 1000] {
             let mut record = vec![0; words(len)];
             write(&mut record, 7);
             let right: &[u8] = bytemuck::cast_slice(&record);
-            assert!(is_right(&right[..len], len, 7));
-            assert!(!is_right(&right[..len], len, 8) && !is_right(&right[..len - 1], len, 7));
+            let is_right = |bytes: &[u8], number| Contents::Whole.is_right(bytes, len, number);
+            assert!(is_right(&right[..len], 7));
+            assert!(!is_right(&right[..len], 8) && !is_right(&right[..len - 1], 7));
             for offset in (0..len).step_by(24) {
                 let part = &right[offset..len.min(offset + 24)];
                 assert!(is_right_from(offset, part, 7) && !is_right_from(offset, part, 8));
@@ -102,7 +143,7 @@ mod tests {
             for index in 0..len {
                 let mut wrong = record.clone();
                 bytemuck::cast_slice_mut::<u64, u8>(&mut wrong)[index] ^= 1;
-                assert!(!is_right(&bytemuck::cast_slice(&wrong)[..len], len, 7), "{len} {index}");
+                assert!(!is_right(&bytemuck::cast_slice(&wrong)[..len], 7), "{len} {index}");
             }
         }
     }

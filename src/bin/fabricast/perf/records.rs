@@ -5,9 +5,8 @@ use fabricast::{LogSubscriber, Raw, ReceiveError, limits};
 use super::super::clock::now;
 use super::super::failure::Failure;
 use super::super::interrupt::Interrupt;
-use super::arguments::{Arguments, FabricName};
+use super::arguments::{Arguments, Contents, FabricName};
 use super::line::Seen;
-use super::pattern;
 use super::probe::{AnswerWait, LOOKS, rest};
 use super::trouble::Trouble;
 
@@ -30,7 +29,7 @@ const RECORD_OVERHEAD: usize = 24;
 /// Bytes published between two checks of the time.
 const LOOK_EVERY_LEN: usize = 64 * 1024;
 
-/// The sizes of a stream.
+/// The sizes of a stream, and what its records hold.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StreamSizes {
     pub(super) size: u32,
@@ -40,6 +39,8 @@ pub(super) struct StreamSizes {
     pub(super) batch: usize,
     /// Bytes of the ring.
     pub(super) capacity: usize,
+    /// What is written and compared.
+    pub(super) contents: Contents,
 }
 
 /// The receivers of a stream.
@@ -54,7 +55,7 @@ pub(super) trait Receivers {
 /// Takes and compares records until told otherwise (false), or the topic ends (true). Shows how far it is after so many of them,
 /// and when there are no more.
 pub(super) fn receive(
-    (subscriber, in_place): (&mut LogSubscriber<Raw>, bool),
+    (subscriber, in_place, contents): (&mut LogSubscriber<Raw>, bool, Contents),
     seen: &mut Seen,
     show_every: usize,
     is_over: impl Fn() -> bool,
@@ -63,7 +64,10 @@ pub(super) fn receive(
     let len = subscriber.payload_len_max();
     let (mut looks, mut unshown) = (0_u32, 0);
     loop {
-        let taken = if in_place { take_in_place(subscriber, len) } else { take(subscriber, len) };
+        let taken = match in_place {
+            true => take_in_place(subscriber, len, contents),
+            false => take(subscriber, len, contents),
+        };
         match taken {
             Ok(Some(is_right)) => {
                 match is_right {
@@ -103,19 +107,27 @@ pub(super) fn receive(
 
 /// Takes the next record, and says whether it is right.
 #[inline]
-fn take(subscriber: &mut LogSubscriber<Raw>, len: usize) -> Result<Option<bool>, ReceiveError> {
+fn take(
+    subscriber: &mut LogSubscriber<Raw>,
+    len: usize,
+    contents: Contents,
+) -> Result<Option<bool>, ReceiveError> {
     let record = subscriber.try_receive_ref()?;
-    Ok(record.map(|record| pattern::is_right(record.bytes, len, record.meta.sequence.get())))
+    Ok(record.map(|record| contents.is_right(record.bytes, len, record.meta.sequence.get())))
 }
 
 /// Does the same in place, if the library does.
 #[inline]
-fn take_in_place(subscriber: &mut LogSubscriber<Raw>, len: usize) -> Result<Option<bool>, ReceiveError> {
+fn take_in_place(
+    subscriber: &mut LogSubscriber<Raw>,
+    len: usize,
+    contents: Contents,
+) -> Result<Option<bool>, ReceiveError> {
     let Some(view) = subscriber.try_receive_view()? else { return Ok(None) };
     let number = view.meta.sequence.get();
     let (mut chunks, mut offset, mut is_right) = (view.chunks(), 0, view.len() == len);
     while let Some(chunk) = chunks.next_chunk() {
-        is_right &= pattern::is_right_from(offset, chunk, number);
+        is_right &= contents.is_right_from(offset, chunk, number);
         offset += chunk.len();
     }
     Ok(Some(is_right && view.is_intact()))
@@ -135,7 +147,13 @@ impl StreamSizes {
         let batch = options.batch.map_or(batch, |batch| batch as usize);
         let room = len.next_multiple_of(size_of::<u64>()) + RECORD_OVERHEAD;
         let capacity = options.capacity.map_or(capacity, |len| usize::try_from(len).unwrap_or(usize::MAX));
-        let shape = Self { size, len, batch, capacity: capacity.max(room.saturating_mul(RECORDS_MIN)) };
+        let shape = Self {
+            size,
+            len,
+            batch,
+            capacity: capacity.max(room.saturating_mul(RECORDS_MIN)),
+            contents: options.contents,
+        };
         if shape.window() < batch {
             let sentence = format!(
                 "{batch} records of {size} bytes take more than half of a ring of {} bytes: use a larger --capacity",

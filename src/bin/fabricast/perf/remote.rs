@@ -55,7 +55,7 @@ pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Tr
         let mut publisher = node.state_publisher::<Progress>(RECEIVED).open()?;
         let is_over = || interrupt.came();
         let has_ended = receive(
-            (&mut subscriber, arguments.stream.in_place),
+            (&mut subscriber, arguments.stream.in_place, arguments.stream.contents),
             &mut Seen::default(),
             SHOW_EVERY,
             is_over,

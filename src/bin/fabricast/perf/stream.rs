@@ -9,7 +9,7 @@ use super::super::failure::{Exit, Failure};
 use super::super::interrupt::Interrupt;
 use super::super::output::count;
 use super::super::setting::Setting;
-use super::arguments::{Arguments, FabricName};
+use super::arguments::{Arguments, Contents, FabricName};
 use super::line::{Line, Seen};
 use super::measurement::{Measurement, name_beside};
 use super::pattern::mark;
@@ -199,6 +199,9 @@ impl Streams<'_> {
         if self.0.arguments.stream.in_place {
             command.arg("--in-place");
         }
+        if shape.contents == Contents::Number {
+            command.args(["--contents", "number"]);
+        }
         Process::start("receiving", command, ring.control().file()?)
     }
 }
@@ -273,7 +276,7 @@ impl Started<'_> {
             let until = all.min(sent + batch);
             while sent < until {
                 if is_checked {
-                    pattern::write(&mut value, ring.count())
+                    shape.contents.write(&mut value, ring.count())
                 } else {
                     mark(&mut value, sent)
                 }
@@ -325,7 +328,7 @@ impl Records<'_> {
             let (batch, _) = self.batch.split_at_mut(words * records);
             for record in batch.chunks_exact_mut(words) {
                 self.number += 1;
-                pattern::write(record, self.number);
+                shape.contents.write(record, self.number);
             }
             let bytes = |record| bytemuck::cast_slice::<u64, u8>(record).split_at(shape.len).0;
             self.publisher.publish_batch(batch.chunks_exact(words).map(bytes))?;

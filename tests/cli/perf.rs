@@ -83,6 +83,7 @@ fn stream_of_numbers_is_verified() {
     let serving = place.start(&["perf", "stream", "--serve", "--node", "lab", "--contents", "number"]);
     let ended = place.run(&["perf", "stream", "--connect", "shm:lab", "--iterations", "300"]);
     assert!(ended.code == Some(1) && ended.error.contains("`rejected`"), "{ended:?}");
+    serving.signal(Signal::INT);
     assert_eq!(serving.end().code, Some(0));
 }
 

@@ -11,7 +11,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use fabricast::{AnySubscriber, Node, PublishError, Raw, SubscriberBuilder, WaitSet};
+use fabricast::{AnySubscriber, Node, PublishError, Raw, ReceiveError, SubscriberBuilder, WaitSet};
 use rustix::time::{ClockId, clock_gettime};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -22,10 +22,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     if let Some(name) = after("--publish") {
         return publish(name, topics);
     }
-    let (name, program) = (format!("wait-many-{}", std::process::id()), std::env::current_exe()?);
-    let mut publishing = Command::new(program);
-    publishing.args(["--publish", &name, "--topics", &topics.to_string()]).stdin(Stdio::piped());
-    let mut publishing = publishing.stdout(Stdio::piped()).spawn()?;
+    let (name, mut command) =
+        (format!("many-{}", std::process::id()), Command::new(std::env::current_exe()?));
+    command.args(["--publish", &name, "--topics", &topics.to_string()]);
+    let mut publishing = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     BufReader::new(publishing.stdout.as_mut().ok_or("no output")?).read_line(&mut String::new())?;
 
     let (node, kinds) = (Node::builder().open()?, ["state", "log", "table"]);
@@ -33,20 +33,20 @@ fn main() -> Result<(), Box<dyn Error>> {
     let all = targets.map(|target| node.any_subscriber::<Raw>(target.as_str()));
     let opened: Result<Vec<AnySubscriber>, _> = SubscriberBuilder::open_all(all).into_iter().collect();
     let (mut subscribers, mut set) = (opened?, WaitSet::new()?);
-    for (key, subscriber) in subscribers.iter_mut().enumerate() {
-        set.add(subscriber, key);
-    }
+    subscribers.iter_mut().enumerate().for_each(|(key, subscriber)| set.add(subscriber, key));
     // The first second belongs to attaching.
-    let (began, mut measured, mut received) = (Instant::now(), None, 0);
+    let (mut due, mut measured, mut received) = (Instant::now() + Duration::from_secs(1), None, 0);
     while received < subscribers.len() {
-        for key in set.wait(Duration::from_millis(100))? {
-            let subscriber = subscribers.get_mut(*key).ok_or("an unknown key")?;
-            while subscriber.try_receive_ref()?.is_some() {
-                received += 1;
+        let left = due.saturating_duration_since(Instant::now());
+        for key in set.wait(left.max(Duration::from_millis(100)))? {
+            match subscribers.get_mut(*key).ok_or("an unknown key")?.try_receive_ref() {
+                Err(error) if !matches!(error, ReceiveError::Ended { .. }) => return Err(error.into()),
+                value => received += usize::from(matches!(value, Ok(Some(_)))),
             }
         }
-        if began.elapsed() >= Duration::from_secs(1) {
+        if Instant::now() >= due {
             let (since, used) = *measured.get_or_insert_with(|| (Instant::now(), processor_time()));
+            due = since + idle;
             if since.elapsed() >= idle && publishing.stdin.take().is_some() {
                 let share = (processor_time() - used).as_secs_f64() / since.elapsed().as_secs_f64();
                 println!("{} subscribers waited: {:.3} % of a processor", subscribers.len(), 100.0 * share);

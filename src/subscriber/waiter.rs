@@ -75,8 +75,9 @@ struct WaiterState {
     /// Members that are ready.
     ready: Vec<Arc<Member>>,
     looks: Looks,
-    /// When to look at all members, because a wake-up may have been lost, ns.
-    look_at_all_ns: u64,
+    /// When to look at some members, because a wake-up may have been lost, ns; and from which one on.
+    look_at_some_ns: u64,
+    look_from: u32,
     /// A thread waits.
     is_waiting: bool,
 }
@@ -121,7 +122,7 @@ impl Waiter {
     /// Relies on wake-ups only: looks at no member again that its publisher wakes.
     #[cfg(test)]
     pub(crate) fn look_at_none(&self) {
-        self.state.lock().look_at_all_ns = u64::MAX;
+        self.state.lock().look_at_some_ns = u64::MAX;
     }
 
     /// Whether a thread waits, and all members rest until their publishers, or a thread of this process, wake them.
@@ -223,7 +224,7 @@ impl Waiter {
         if !state.ready.is_empty() {
             return None;
         }
-        let due_ns = state.looks.first_ns().unwrap_or(u64::MAX).min(state.look_at_all_ns);
+        let due_ns = state.looks.first_ns().unwrap_or(u64::MAX).min(state.look_at_some_ns);
         Some(Duration::from_nanos(due_ns.saturating_sub(now_ns)))
     }
 
@@ -461,9 +462,9 @@ impl WaiterState {
 
     /// Looks at the members that are due, and from time to time at all.
     fn look(&mut self, now_ns: u64) {
-        if now_ns >= self.look_at_all_ns {
-            self.look_at_all();
-            self.look_at_all_ns = now_ns.saturating_add(limits::WAITER_LOOK_NS);
+        if now_ns >= self.look_at_some_ns {
+            self.look_at_some();
+            self.look_at_some_ns = now_ns.saturating_add(limits::WAITER_LOOK_NS);
         }
         while let Some(token) = self.looks.take_due(now_ns) {
             let Some(member) = self.members.get(&token).cloned() else { continue };
@@ -473,6 +474,22 @@ impl WaiterState {
                 Look::Done => {}
             }
         }
+    }
+
+    /// Looks at a part of the members, of the next ones in turn.
+    fn look_at_some(&mut self) {
+        let Self { members, ready, look_from, .. } = self;
+        let count =
+            (members.len() / limits::WAITER_LOOK_PARTS).max(limits::WAITER_LOOK_MIN).min(members.len());
+        let turn = members.range(*look_from..).chain(members.range(..*look_from)).take(count);
+        let mut last = None;
+        for (token, member) in turn {
+            last = Some(*token);
+            if !member.is_ready() && member.has_news() && member.become_ready() {
+                ready.push(Arc::clone(member));
+            }
+        }
+        *look_from = last.map_or(0, |token| token.wrapping_add(1));
     }
 
     /// Looks at every member that nothing has woken.
@@ -497,65 +514,4 @@ impl WaiterState {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What the descriptor of a waiter shows.
-    fn is_readable(waiter: &Waiter) -> bool {
-        use rustix::event::{PollFd, PollFlags, poll};
-
-        let mut polled = [PollFd::new(waiter, PollFlags::IN)];
-        poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
-    }
-
-    #[test]
-    fn arming_leaves_nothing_to_read_however_much_a_peer_has_sent() {
-        let waiter = Waiter::new().unwrap();
-        let membership = waiter.add(7);
-        membership.rest(Condition::Told);
-        let peer = waiter.open_socket().unwrap();
-        let noise = vec![0xff; 40_000];
-        let sent = rustix::net::send(&peer, &noise, rustix::net::SendFlags::DONTWAIT).unwrap();
-        assert!(sent > 8192, "more than one collection: {sent}");
-        assert!(is_readable(&waiter));
-        let mut keys = Vec::new();
-        waiter.arm(&mut keys).unwrap();
-        assert!(keys.is_empty() && !is_readable(&waiter));
-        membership.waker().unwrap().wake();
-        assert!(is_readable(&waiter));
-        waiter.arm(&mut keys).unwrap();
-        assert!(keys == [7] && !is_readable(&waiter));
-    }
-
-    #[test]
-    fn member_that_rests_can_ask_to_be_polled_again() {
-        let waiter = Waiter::new().unwrap();
-        let membership = waiter.add(7);
-        membership.rest(Condition::Told);
-        let mut keys = Vec::new();
-        waiter.wait(Duration::ZERO, 0, &mut keys).unwrap();
-        assert!(keys.is_empty());
-        membership.rest_anew(SystemClock.monotonic_ns() + 1_000_000);
-        waiter.wait(Duration::from_secs(3600), 0, &mut keys).unwrap();
-        assert_eq!(keys, [7]);
-    }
-
-    #[test]
-    fn member_that_rests_wakes_a_waiter_only_while_it_is_armed() {
-        let waiter = Waiter::new().unwrap();
-        let membership = waiter.add(7);
-        let mut keys = Vec::new();
-        waiter.arm(&mut keys).unwrap();
-        assert_eq!(keys, [7]);
-        membership.rest(Condition::Told);
-        assert!(!is_readable(&waiter), "the program polls, and then arms it again");
-        waiter.arm(&mut keys).unwrap();
-        assert!(keys.is_empty());
-        membership.rest_anew(u64::MAX);
-        assert!(is_readable(&waiter), "another thread has changed what it waits for");
-        waiter.arm(&mut keys).unwrap();
-        waiter.disarm();
-        membership.rest_anew(u64::MAX);
-        assert!(keys.is_empty() && !is_readable(&waiter));
-    }
-}
+mod tests;

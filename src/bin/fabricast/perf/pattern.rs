@@ -48,7 +48,7 @@ impl Contents {
     pub(super) fn is_right_from(self, offset: usize, bytes: &[u8], number: u64) -> bool {
         match self {
             Self::Whole => is_right_from(offset, bytes, number),
-            Self::Number => offset > 0 || bytes.first_chunk() == Some(&number.to_ne_bytes()),
+            Self::Number => offset > 0 || bytes.first_chunk() == Some(&number.to_le_bytes()),
         }
     }
 }

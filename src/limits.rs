@@ -163,9 +163,9 @@ pub(crate) const NOTICE_TIMER_NS: u64 = 1_000_000;
 pub(crate) const NOTICE_DOUBT_NS: u64 = 250_000_000;
 /// The longest sleep of a subscriber on its wake word before it checks for the end of the topic, nanoseconds.
 pub(crate) const WAKE_WORD_SLEEP_NS: u64 = 50_000_000;
-/// How often what waits for many subscriptions looks at some of them in turn, nanoseconds: a wake-up may have been lost.
+/// How often what waits for many subscriptions polls some of them in turn, nanoseconds: a wake-up may have been lost.
 pub(crate) const WAITER_LOOK_NS: u64 = 1_000_000_000;
-/// It looks at all of them in so many turns, and at no fewer than this many in each.
+/// It has polled all of them after so many turns, and polls no fewer than this many in each.
 pub(crate) const WAITER_LOOK_PARTS: usize = 8;
 pub(crate) const WAITER_LOOK_MIN: usize = 64;
 /// How often it looks at one that nothing wakes, nanoseconds.

@@ -278,7 +278,7 @@ fn set_misses_nothing_when_its_member_also_waits_by_itself() {
             let received = subscriber.receive_timeout(PATIENCE).expect("the topic is there");
             assert_eq!(received.map(|record| record.value), Some(first));
         });
-        // Without a wake-up it would be found a second later, when the set looks at all members.
+        // Without a wake-up it would be found a second later, when the set also polls members that nothing has woken.
         assert_eq!(set.wait(Duration::from_millis(300)).expect("it can wait"), [7]);
         let received = subscriber.try_receive().expect("the topic is there");
         assert_eq!(received.map(|record| record.value), Some(second));

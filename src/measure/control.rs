@@ -14,6 +14,8 @@ pub struct Control {
 const READERS_MAX: usize = 64;
 /// The offset of the phase.
 const PHASE: usize = 0;
+/// The offset of the phase that the first reader has entered.
+const ENTERED: usize = LINE;
 /// The offset of the probe's lines, one for each direction.
 const PROBE: usize = 2 * LINE;
 /// The offset of the readers' progress.
@@ -59,6 +61,16 @@ impl Control {
         self.region.store_release(PHASE, phase);
     }
 
+    /// Returns the phase that the first reader has entered.
+    pub fn entered(&self) -> u64 {
+        self.region.load_acquire(ENTERED)
+    }
+
+    /// Reports that the first reader has entered this phase.
+    pub fn enter(&self, phase: u64) {
+        self.region.store_release(ENTERED, phase);
+    }
+
     /// Stores a number in the line of this direction (0 or 1).
     #[inline]
     pub fn pass(&self, direction: usize, number: u64) {
@@ -100,8 +112,9 @@ mod tests {
         let other = Control::open(one.file().unwrap(), 0).unwrap();
         one.set_phase(3);
         one.pass(0, 5);
+        other.enter(3);
         (0..READERS_MAX).for_each(|reader| other.set_progress(reader, 100 + reader as u64));
-        assert_eq!((other.phase(), other.passed(0), other.passed(1)), (3, 5, 0));
+        assert_eq!((other.phase(), one.entered(), other.passed(0), other.passed(1)), (3, 3, 5, 0));
         assert!((0..READERS_MAX).all(|reader| one.progress(reader) == 100 + reader as u64));
     }
 }

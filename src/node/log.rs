@@ -92,7 +92,7 @@ where
     /// Reports how far this subscriber is, so that [`Node::subscribers`] and `fabricast info` of any process show its position, lag and
     /// losses. It writes them to memory of its own, which the publisher's node reads one-sidedly: that costs the subscriber a few
     /// stores, and the publisher's thread nothing. A topic has [`limits::PROGRESS_SLOTS_MAX`](crate::limits::PROGRESS_SLOTS_MAX) such
-    /// subscribers at most; opening another one fails.
+    /// subscribers at most; further ones receive as well, but are shown without their progress.
     pub fn progress(mut self) -> Self {
         self.terms.progress = true;
         self

@@ -34,7 +34,7 @@ pub struct SubscriberListing {
     /// How values reach it.
     pub delivery: Delivery,
     /// What it reports. `None` if it does not: it has asked neither for a [policy](crate::SubscriberBuilder::slow) nor to
-    /// [report](crate::SubscriberBuilder::progress), or the topic is not a log.
+    /// [report](crate::SubscriberBuilder::progress), the topic is not a log, or so many report theirs already.
     pub progress: Option<ProgressListing>,
 }
 

@@ -16,8 +16,9 @@ use crate::repository::TooLong;
 pub enum FinishError {
     /// Subscribers have not received the end.
     #[error(
-        "{subscribers} subscribers have not received everything up to {published}, the last sequence, and the end: keep the node open for \
-         them, or see whether they still receive"
+        "{subscribers} {have} not received everything up to {published}, the last sequence, and the end: keep the node open for them, or \
+         see whether they still receive",
+        have = if *subscribers == 1 { "subscriber has" } else { "subscribers have" }
     )]
     Unfinished {
         /// How many.

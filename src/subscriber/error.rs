@@ -155,7 +155,7 @@ pub enum ReceiveError {
     /// of several [lines](crate::Lines) attaches again, too: what it lost is missing only if no other line brings it.
     #[error(
         "disconnected after record {last}: the publisher was about to overwrite records that were not read; read faster, publish with a \
-         larger capacity, or use another SlowPolicy"
+         larger capacity, or choose another policy for slow subscribers"
     )]
     Overtaken {
         /// The last record that was received, reported lost, or skipped.

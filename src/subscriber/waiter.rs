@@ -460,7 +460,7 @@ impl WaiterState {
         });
     }
 
-    /// Looks at the members that are due, and from time to time at all.
+    /// Looks at the members that are due, and once a second at some of the others.
     fn look(&mut self, now_ns: u64) {
         if now_ns >= self.look_at_some_ns {
             self.look_at_some();
@@ -480,7 +480,7 @@ impl WaiterState {
     fn look_at_some(&mut self) {
         let Self { members, ready, look_from, .. } = self;
         let count =
-            (members.len() / limits::WAITER_LOOK_PARTS).max(limits::WAITER_LOOK_MIN).min(members.len());
+            members.len().div_ceil(limits::WAITER_LOOK_PARTS).max(limits::WAITER_LOOK_MIN).min(members.len());
         let turn = members.range(*look_from..).chain(members.range(..*look_from)).take(count);
         let mut last = None;
         for (token, member) in turn {

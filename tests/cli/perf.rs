@@ -10,9 +10,10 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::support::{Place, Running, fields, json, wait_until};
 
-pub(crate) const FIELDS: [&str; 19] = [
+pub(crate) const FIELDS: [&str; 20] = [
     "awake",
     "connect",
+    "contents",
     "fabric",
     "gb_per_s",
     "iterations",
@@ -80,9 +81,14 @@ fn stream_of_numbers_is_verified() {
         assert_eq!(counts, vec![(300.into(), 0.into()); 2], "{more:?}");
     }
     place.run(&["perf", "pull", "--contents", "number"]).assert_failure(2, &["--contents", "`perf stream`"]);
-    let serving = place.start(&["perf", "stream", "--serve", "--node", "lab", "--contents", "number"]);
-    let ended = place.run(&["perf", "stream", "--connect", "shm:lab", "--iterations", "300"]);
-    assert!(ended.code == Some(1) && ended.error.contains("`rejected`"), "{ended:?}");
+    let serving =
+        place.start(&["perf", "stream", "--serve", "--node", "lab", "--contents", "number", "--cpus", "any"]);
+    serving.line();
+    let ended =
+        place.run(&["perf", "stream", "--connect", "shm:lab", "--iterations", "300", "--cpus", "any"]);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let parts = ["of 300, 0 did", "300 were wrong", "--contents"];
+    assert!(parts.iter().all(|part| ended.error.contains(part)), "{ended:?}");
     serving.signal(Signal::INT);
     assert_eq!(serving.end().code, Some(0));
 }

@@ -62,7 +62,23 @@ fn a_rate_spreads_values() {
     let elapsed_ns = last.meta.published_ns.saturating_sub(written_ns);
     assert!(elapsed_ns >= 190_000_000, "{elapsed_ns}");
     publisher.end_input();
+    let error = subscriber.receive_timeout(TIMEOUT).unwrap_err();
+    assert!(matches!(error, ReceiveError::Ended { .. }), "{error}");
     publisher.end().printed();
+}
+
+/// Each value that a subscriber misses is a loss, which --quiet does not hide.
+#[test]
+fn pub_reports_subscribers_that_have_not_received_the_end() {
+    let place = Place::new();
+    let mut publisher = place.publish_as("log", "shm:me/t");
+    let node = reader(&place);
+    let _idle = node.log_subscriber::<String>("shm:me/t").timeout(TIMEOUT).open().unwrap();
+    publisher.write("x");
+    publisher.end_input();
+    let ended = publisher.end();
+    let expected = "fabricast: 1 subscriber of shm:me/t has not received everything up to 1 and the end: use --linger 1m";
+    assert!(ended.code == Some(0) && ended.error.starts_with(expected), "{ended:?}");
 }
 
 #[test]
@@ -114,9 +130,9 @@ fn lines_that_arrive_together_become_one_batch_of_records() {
     // A batch is at most what is read ahead; the clock may not distinguish some of them.
     assert!((1..1000).contains(&batches), "{batches}");
     publisher.end_input();
-    assert_eq!(publisher.end().printed(), "");
     let error = subscriber.receive_timeout(TIMEOUT).unwrap_err();
     assert!(matches!(error, ReceiveError::Ended { published } if published.get() == 1000), "{error}");
+    assert_eq!(publisher.end().printed(), "");
 }
 
 /// The values of a log published from this input, and how the command ended.
@@ -177,6 +193,7 @@ fn json_lines_are_values_of_the_type_of_the_first() {
     let second = serde_json::json!({ "venue": "Y", "bid": 2.0, "legs": [] });
     assert_eq!(values[1], Decoded::Value(second));
     publisher.end_input();
+    subscriber.receive_timeout(TIMEOUT).unwrap_err();
     let ended = publisher.end();
     assert_eq!((ended.code, ended.error.lines().count()), (Some(1), 1), "{ended:?}");
     let parts = ["line 2 ", "bid is \"high\"", "f64"];
@@ -205,6 +222,7 @@ fn numbers_are_received_as_they_were_written_or_rejected() {
     let shown = place.run(&["get", "me/t", "--json"]);
     assert_eq!(json(shown.printed())["value"].to_string(), "5e-324");
     publisher.end_input();
+    subscriber.receive_timeout(TIMEOUT).unwrap_err();
     let ended = publisher.end();
     assert_eq!((ended.code, ended.error.lines().count()), (Some(1), 3), "{ended:?}");
     for part in ["18446744073709551617 fits neither", "-9223372036854775809 fits neither", "line 7 "] {

@@ -12,7 +12,8 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use crossbeam::channel::{Receiver, bounded};
 use fabricast::{
-    Address, Epoch, ErrorChain, Node, NodeName, Payload, PublishedKind, PublisherBuilder, Raw, Target, limits,
+    Address, Epoch, ErrorChain, FinishError, Node, NodeName, Payload, PublishedKind, PublisherBuilder, Raw,
+    Target, limits,
 };
 
 use self::lines::{Form, Layout, Line};
@@ -287,7 +288,8 @@ impl Arguments {
         let finishing = std::thread::Builder::new().spawn(move || _ = sender.send(publisher.finish()));
         finishing.map_err(no_thread)?;
         if let Input::Item(Err(error)) = interrupt.receive(&ended) {
-            self.say(&ErrorChain(&error).to_string());
+            // Even with --quiet: it is a loss.
+            Failure::new(Exit::Done, unfinished(&self.target, &error)).note();
         }
         Ok(())
     }
@@ -400,10 +402,24 @@ impl Tally {
         let (published, target) = (self.published, &arguments.target);
         let values = if published == 1 { "value" } else { "values" };
         let next = match arguments.linger {
-            Duration::ZERO => format!("stopped serving {target}: use --linger 1m to keep it available"),
+            Duration::ZERO => format!("ending {target}: use --linger 1m to keep it available"),
             linger => format!("serving {target} for another {}", shown(linger)),
         };
         format!("input ended after {published} {values}; {next}")
+    }
+}
+
+/// What to report when subscribers have not received the end.
+fn unfinished(target: &Target, error: &FinishError) -> String {
+    match error {
+        FinishError::Unfinished { subscribers, published } => {
+            let have = if *subscribers == 1 { "subscriber of {} has" } else { "subscribers of {} have" };
+            let have = have.replace("{}", &target.to_string());
+            format!(
+                "{subscribers} {have} not received everything up to {published} and the end: use --linger 1m to give them time"
+            )
+        }
+        error => ErrorChain(error).to_string(),
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args, ValueEnum};
 use fabricast::{
     Address, AddressError, AnySubscriber, Delivery, EventSink, LogStart, Node, NodeBuilder, NodeName, Raw,
-    RdmaConnect, RefuseReason, SubscriberBuilder, SubscriberError, Target, default_runtime_dir,
+    RdmaConnect, SubscriberBuilder, SubscriberError, Target, default_runtime_dir,
 };
 use tracing_subscriber::EnvFilter;
 
@@ -108,11 +108,6 @@ impl LineArguments {
             None => Ok(Followable { first, others }),
         }
     }
-}
-
-/// Whether the topic has no room for this subscriber: it may have for one that does not report its progress.
-fn is_full(error: &SubscriberError) -> bool {
-    matches!(error, SubscriberError::Refused { reason: RefuseReason::TooManySubscribers, .. })
 }
 
 /// How values travel, as an argument.
@@ -237,10 +232,7 @@ impl Setting {
         let delivery = following.delivery;
         self.check_delivery(&target.address, delivery)?;
         tracing::info!(target: "fabricast", topic = %target, ?delivery, "subscribing");
-        let mut opened = following.builder(node, target).open();
-        if following.progress && opened.as_ref().is_err_and(is_full) {
-            opened = Following { progress: false, ..following }.builder(node, target).open();
-        }
+        let opened = following.builder(node, target).open();
         let subscriber = opened.map_err(|error| Failure::from(error).at(&target.address))?;
         let (topic, type_name) = (subscriber.topic(), subscriber.schema().type_name());
         tracing::info!(target: "fabricast", %topic, type_name, "subscribed");
@@ -265,10 +257,7 @@ impl Setting {
         tracing::info!(target: "fabricast", topic = %target, ?delivery, "following");
         let absence = self.absence(&target.address);
         let (node, pulses) = self.follower([target])?;
-        let mut opened = following.builder(&node, target).persistent().open();
-        if progress && opened.as_ref().is_ok_and(|opened| opened.open_error().is_some_and(is_full)) {
-            opened = Following { progress: false, ..following }.builder(&node, target).persistent().open();
-        }
+        let opened = following.builder(&node, target).persistent().open();
         let opened = opened.map_err(|error| Failure::from(error).at(&target.address))?;
         if let Some(error) = opened.open_error() {
             let failure = absence.unwrap_or_else(|| Failure::from(error).at(&target.address));

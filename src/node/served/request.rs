@@ -29,9 +29,13 @@ impl Asked {
     ) -> Result<TopicSubscriber, Objection> {
         let Attach { delivery, progress, .. } = self.attach;
         // Other kinds conflate.
-        let progress = progress.zip(self.slot.take()).filter(|_| topic.is_log());
+        let mut progress = progress.zip(self.slot.take()).filter(|_| topic.is_log());
         if let Some((policy, _)) = &progress {
-            topic.subscribers.check(*policy)?;
+            match topic.subscribers.check(*policy) {
+                // Nothing depends on the progress of one that may be lapped.
+                Err(NotAdmitted::TooMany { .. }) if !policy.is_critical() => progress = None,
+                checked => checked?,
+            }
         }
         Ok(TopicSubscriber::new(peer, delivery, progress))
     }

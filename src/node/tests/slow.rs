@@ -180,6 +180,24 @@ fn gating_is_refused_without_permission_and_beyond_the_number_permitted() {
 }
 
 #[test]
+fn subscribers_beyond_those_whose_progress_is_shown_receive_as_well() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(&dir, "p");
+    let mut publisher = node.log_publisher::<u64>("t").open().unwrap();
+    let open = || node.log_subscriber::<u64>("shm:p/t").timeout(TIMEOUT).progress().open().unwrap();
+    let mut subscribers: Vec<_> = (0..limits::PROGRESS_SLOTS_MAX + 2).map(|_| open()).collect();
+    publisher.publish(&7).unwrap();
+    for subscriber in &mut subscribers {
+        let record = subscriber.receive_timeout(TIMEOUT).unwrap();
+        assert_eq!(record.map(|record| record.value), Some(7));
+    }
+    let list = node.subscribers("shm:p/t").unwrap();
+    assert_eq!(list.count, subscribers.len());
+    let shown = list.subscribers.iter().filter(|listing| listing.progress.is_some());
+    assert_eq!(shown.count(), limits::PROGRESS_SLOTS_MAX);
+}
+
+#[test]
 fn lease_that_nodes_cannot_keep_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let node = node(&dir, "p");

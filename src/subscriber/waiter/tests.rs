@@ -51,7 +51,7 @@ fn arming_leaves_nothing_to_read_however_much_a_peer_has_sent() {
 /// However many there are, each is looked at within so many looks.
 #[test]
 fn looks_go_round_all_members() {
-    for count in [1, limits::WAITER_LOOK_MIN, 1000] {
+    for count in [1, limits::WAITER_LOOK_MIN, 513, 1000, 1001] {
         let waiter = Waiter::new().unwrap();
         let memberships: Vec<_> = (0..count).map(|key| waiter.add(key)).collect();
         let signals = ArrivalSignals::default();

@@ -18,6 +18,8 @@ Examples:
   fabricast perf push --subscribers 4                        three more subscribing processes
   fabricast perf stream --size 64,65536 --floor              a log at full speed, beside rings
   fabricast perf stream --lossy --subscribers 2 --batch 1    the publisher never waits for the two
+  fabricast perf stream --size 65536 --batch 1 --floor --contents number  the program compares as in the floor
+  fabricast perf stream --size 65536 --policy block --in-place  records are received where they lie
   fabricast perf stream --policy block --subscribers 4       a lossless stream to four
   fabricast perf push --serve --node lab                     answers in one terminal ...
   fabricast perf push --connect shm:lab                      ... and measures from another
@@ -78,10 +80,6 @@ pub(crate) struct Arguments {
     /// How values or records travel, with stream and wake [default: pull]
     #[arg(long, value_enum)]
     pub(super) delivery: Option<Way>,
-    #[command(flatten)]
-    pub(super) stream: StreamOptions,
-    #[command(flatten)]
-    pub(super) wake: WakeOptions,
     /// Also measure the floor, alternating with the delivery
     #[arg(long)]
     pub(super) floor: bool,
@@ -109,6 +107,10 @@ pub(crate) struct Arguments {
     /// Passed by a measuring process to additional subscribers
     #[arg(long, hide = true, conflicts_with_all = ["serve", "connect"])]
     pub(super) follow: Option<Address>,
+    #[command(flatten)]
+    pub(super) stream: StreamOptions,
+    #[command(flatten)]
+    pub(super) wake: WakeOptions,
 }
 
 /// Arguments of `perf stream` only.
@@ -151,6 +153,15 @@ pub(super) enum Contents {
     Whole,
     /// A number at both ends
     Number,
+}
+
+impl Contents {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Whole => "whole",
+            Self::Number => "number",
+        }
+    }
 }
 
 /// Arguments of `perf wake` only.

@@ -5,9 +5,9 @@ use fabricast::{Address, LogSubscriber, Raw, Sequence};
 
 use super::super::failure::{Exit, Failure};
 use super::super::setting::Setting;
-use super::arguments::Arguments;
+use super::arguments::{Arguments, Contents};
 use super::line::Seen;
-use super::probe::{LOOKS, rest};
+use super::probe::rest;
 use super::process::{Phase, inherited};
 use super::records::{StreamSizes, TOPIC};
 use super::trouble::Trouble;
@@ -49,9 +49,13 @@ impl Drain {
     /// Follows the phases until the last.
     fn obey(&mut self) -> Result<(), Trouble> {
         loop {
-            match Phase::of(self.ring.control().phase()) {
+            let phase = Phase::of(self.ring.control().phase());
+            if self.reader == 0 {
+                self.ring.control().enter(phase.number());
+            }
+            match phase {
                 Phase::Probe if self.reader == 0 => probe::answer(self.ring.control()),
-                phase @ (Phase::Floor | Phase::Checked) if self.reader == 0 => self.receive_floor(phase),
+                Phase::Floor | Phase::Checked if self.reader == 0 => self.receive_floor(phase),
                 Phase::Deliver => {
                     if self.receive()? {
                         return Ok(());
@@ -64,11 +68,10 @@ impl Drain {
         }
     }
 
-    /// Receives values from the ring until the phase changes; checked ones are also compared.
+    /// Receives values from the ring until the phase changes; of bare ones only the number is compared.
     fn receive_floor(&mut self, phase: Phase) {
         let Self { ring, shape, seen, .. } = self;
         let mut value = vec![0; pattern::words(shape.len)];
-        let mut looks = 0_u32;
         loop {
             let number = ring.count();
             let received = match phase {
@@ -76,16 +79,14 @@ impl Drain {
                 _ => ring.try_receive(&mut value).then_some(true),
             };
             if let Some(mut is_right) = received {
-                if phase == Phase::Checked {
-                    let (bytes, _) = bytemuck::cast_slice(&value).split_at(shape.len);
-                    is_right &= shape.contents.is_right(bytes, shape.len, number);
-                }
+                let (bytes, _) = bytemuck::cast_slice(&value).split_at(shape.len);
+                let contents = if phase == Phase::Checked { shape.contents } else { Contents::Number };
+                is_right &= contents.is_right(bytes, shape.len, number);
                 seen.rejected += u64::from(!is_right);
                 ring.release_part();
             } else {
                 ring.release();
-                looks = looks.wrapping_add(1);
-                if looks.is_multiple_of(LOOKS) && Phase::of(ring.control().phase()) != phase {
+                if Phase::of(ring.control().phase()) != phase {
                     return;
                 }
                 rest();

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::failure::Exit;
 use super::super::output::count;
+use super::arguments::Contents;
 use super::trouble::Trouble;
 
 /// What the answering process received.
@@ -86,6 +87,8 @@ pub(super) struct Line {
     /// What the quantiles are of.
     pub(super) times: Option<Times>,
     pub(super) placement: Option<&'static str>,
+    /// What the program writes and compares of each record.
+    pub(super) contents: Option<&'static str>,
 }
 
 /// The durations of round trips.
@@ -153,6 +156,21 @@ impl Line {
             gb_per_s: msgs_per_s * f64::from(size) / 1e9,
             ..Self::default()
         }
+    }
+
+    /// The same, of records of which the program writes and compares this.
+    pub(super) fn of_contents(self, contents: Contents) -> Self {
+        Self { contents: Some(contents.name()), ..self }
+    }
+
+    /// What to report if not all `values` arrived as published.
+    pub(super) fn wrong(&self, values: &str) -> String {
+        let Self { size, verified, lost, rejected, .. } = self;
+        let [verified, lost, rejected] = [verified, lost, rejected].map(|count| count.unwrap_or(0));
+        let expected = self.iterations * u64::from(self.subscribers);
+        format!(
+            "not all {values} of {size} bytes arrived as published: of {expected}, {verified} did, {lost} were lost, {rejected} were wrong"
+        )
     }
 
     /// The heading for people.

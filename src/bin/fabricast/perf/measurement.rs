@@ -58,16 +58,17 @@ impl<'a> Measurement<'a> {
     }
 
     /// Measures each size under a name of its own and prints its lines. Returns success if all of them `are_right`; otherwise
-    /// reports `wrong`.
+    /// reports what is `wrong` with the
+    /// first that is not.
     pub(super) fn print<S>(
         &self,
         counted: &str,
         sizes: impl IntoIterator<Item = S>,
         measure: impl Fn(S, &str) -> Result<Vec<Line>, Trouble>,
-        (is_right, wrong): (impl Fn(&Line) -> bool, &str),
+        (is_right, wrong): (impl Fn(&Line) -> bool, impl Fn(&Line) -> String),
     ) -> Result<Exit, Trouble> {
         let mut heading = (!self.arguments.json).then(|| Line::heading(counted));
-        let mut right = true;
+        let mut trouble = None;
         for (index, size) in sizes.into_iter().enumerate() {
             let lines = measure(size, &format!("perf-{}-{index}", std::process::id()))?;
             if self.interrupt.came() {
@@ -77,12 +78,14 @@ impl<'a> Measurement<'a> {
                 writeln!(std::io::stdout(), "{heading}")?;
             }
             for line in lines {
-                right &= is_right(&line);
+                if trouble.is_none() && !is_right(&line) {
+                    trouble = Some(wrong(&line));
+                }
                 let text = if self.arguments.json { serde_json::to_string(&line)? } else { line.text() };
                 writeln!(std::io::stdout(), "{text}")?;
             }
         }
-        if right { Ok(Exit::Done) } else { Err(Failure::new(Exit::No, wrong).into()) }
+        trouble.map_or(Ok(Exit::Done), |sentence| Err(Failure::new(Exit::No, sentence).into()))
     }
 
     /// The deadline for other processes.
@@ -106,18 +109,20 @@ impl<'a> Measurement<'a> {
             wait(&self.interrupt, TRY_AGAIN)?;
             check()
         };
-        let (to_dial, mut to_answer) = (self.deadline(), None);
+        let (to_dial, mut to_answer, mut was_dialled) = (self.deadline(), None, false);
         loop {
-            // The node that was dialled may have given up on what it was granted, and waits to be dialled again.
-            if subscribers() == 0
-                && let Err(error) = dial()
-            {
-                let refused = match &error {
-                    DialError::Refused { reason, .. } | DialError::Unfit { reason, .. } => Some(*reason),
-                    _ => None,
-                };
-                go_on(error.into(), refused, to_dial)?;
-                continue;
+            // Others may have subscribed before it was dialled. Later it may have given up on what it was granted, and waits to be dialled
+            // again.
+            if !was_dialled || subscribers() == 0 {
+                if let Err(error) = dial() {
+                    let refused = match &error {
+                        DialError::Refused { reason, .. } | DialError::Unfit { reason, .. } => Some(*reason),
+                        _ => None,
+                    };
+                    go_on(error.into(), refused, to_dial)?;
+                    continue;
+                }
+                was_dialled = true;
             }
             // It has as long to answer as it had to be dialled.
             let to_answer = *to_answer.get_or_insert_with(|| self.deadline());

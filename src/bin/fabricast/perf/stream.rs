@@ -12,7 +12,6 @@ use super::super::setting::Setting;
 use super::arguments::{Arguments, Contents, FabricName};
 use super::line::{Line, Seen};
 use super::measurement::{Measurement, name_beside};
-use super::pattern::mark;
 use super::probe::{AnswerWait, Probe};
 use super::process::{Phase, Process, command};
 use super::records::{Receivers, StreamSizes, TOPIC};
@@ -110,7 +109,12 @@ fn measure(arguments: &Arguments, setting: &Setting) -> Result<Exit, Trouble> {
         None => streams.started(shape, name),
     };
     let is_right = |line: &Line| is_right(line, arguments.stream.may_lose());
-    let wrong = "some records differ from those published: see `rejected`, `lost` and `verified`";
+    let wrong = |line: &Line| match (line.rejected, &line.connect) {
+        (Some(1..), Some(_)) => {
+            line.wrong("records") + "; if the other process has other --contents, pass the same to both"
+        }
+        _ => line.wrong("records"),
+    };
     streams.0.print("records", shapes, lines, (is_right, wrong))
 }
 
@@ -124,7 +128,7 @@ impl Streams<'_> {
         let mut remote = Remote::dial(&self.0, (&node, &records.publisher), address)?;
         let Arguments { iterations, seconds, .. } = *self.0.arguments;
         let rate = records.deliver((iterations, Duration::from_secs_f64(seconds)), &mut remote)?;
-        let line = rate.line("stream", shape.size);
+        let line = rate.line("stream", shape.size).of_contents(shape.contents);
         Ok(Line { connect: Some(address.to_string()), ..self.0.complete(line, fabric, remote.seen()) })
     }
 
@@ -137,11 +141,14 @@ impl Streams<'_> {
             Ok(turns) => turns,
             Err(trouble) => return Err(stream.explain(trouble)),
         };
-        let line = self.0.complete(rates.delivered.line("stream", shape.size), fabric, stream.end()?);
+        let (size, contents) = (shape.size, shape.contents);
+        let delivered = rates.delivered.line("stream", size).of_contents(contents);
+        let line = self.0.complete(delivered, fabric, stream.end()?);
         let mut lines = Vec::new();
         if self.0.arguments.floor {
-            let floors = [("memcpy", memcpy(shape.len)), ("floor", rates.bare), ("checked", rates.checked)];
-            lines.extend(floors.map(|(mode, rate)| rate.line(mode, shape.size)));
+            lines.push(memcpy(shape.len).line("memcpy", size));
+            lines.push(rates.bare.line("floor", size).of_contents(Contents::Number));
+            lines.push(rates.checked.line("checked", size).of_contents(contents));
         }
         lines.push(line);
         lines.iter_mut().for_each(|line| line.placement = Some(placement));
@@ -234,7 +241,7 @@ impl Stream<'_> {
                 rates.bare.add(started.floor(records.shape, Phase::Floor, extent)?);
                 rates.checked.add(started.floor(records.shape, Phase::Checked, extent)?);
             }
-            started.ring.control().set_phase(Phase::Deliver.number());
+            started.begin(Phase::Deliver)?;
             rates.delivered.add(records.deliver(extent, started)?);
         }
         let placement = probe.end(started.ring.control(), (&mut started.first, interrupt))?;
@@ -256,6 +263,16 @@ impl Stream<'_> {
 }
 
 impl Started<'_> {
+    /// Begins a phase, and waits until the first reader has entered it: it must not receive with the checks of the phase before.
+    fn begin(&mut self, phase: Phase) -> Result<(), Trouble> {
+        self.ring.control().set_phase(phase.number());
+        let mut wait = AnswerWait::default();
+        while self.ring.control().entered() != phase.number() {
+            wait.empty_poll_of(&mut self.first, self.interrupt)?;
+        }
+        Ok(())
+    }
+
     /// Sends values through the ring, as many as requested or as the time allows, until all are received; bare ones, or fully
     /// written and checked ones.
     fn floor(
@@ -264,9 +281,10 @@ impl Started<'_> {
         phase: Phase,
         (share, time): (Option<u64>, Duration),
     ) -> Result<Rate, Trouble> {
+        self.begin(phase)?;
         let Self { interrupt, ring, first, .. } = self;
-        ring.control().set_phase(phase.number());
         let is_checked = phase == Phase::Checked;
+        let contents = if is_checked { shape.contents } else { Contents::Number };
         let (words, batch) = (pattern::words(shape.len), shape.batch as u64);
         let mut value = vec![0x5555_5555_5555_5555; words];
         let (began, all) = (now(), share.unwrap_or(u64::MAX));
@@ -275,11 +293,7 @@ impl Started<'_> {
         while sent < all && shape.goes_on(sent / batch, end, interrupt) {
             let until = all.min(sent + batch);
             while sent < until {
-                if is_checked {
-                    shape.contents.write(&mut value, ring.count())
-                } else {
-                    mark(&mut value, sent)
-                }
+                contents.write(&mut value, ring.count());
                 let mut wait = AnswerWait::default();
                 while !(if is_checked { ring.try_send_checked(&value) } else { ring.try_send(&value) }) {
                     ring.commit();

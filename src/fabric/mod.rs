@@ -61,7 +61,7 @@ pub use scheme::AddressError;
 pub(crate) use several::SeveralFabrics;
 pub use shm::directory::default_runtime_dir;
 #[cfg(feature = "verbs")]
-pub use verbs::programs;
+pub(crate) use verbs::programs;
 pub(crate) use wait::{Waker, finish, read_now, wait};
 pub(crate) use wake_queue::{KeyedWaker, WakeQueue};
 #[cfg(test)]

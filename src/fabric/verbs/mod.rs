@@ -25,7 +25,7 @@ mod manager;
 mod message;
 mod one_sided;
 mod opened;
-pub mod programs;
+pub(crate) mod programs;
 mod region;
 mod service;
 mod session;

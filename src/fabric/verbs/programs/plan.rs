@@ -75,17 +75,17 @@ impl Program {
     }
 
     /// Whether its queue pairs are reliable.
-    pub fn is_reliable(self) -> bool {
+    pub(super) fn is_reliable(self) -> bool {
         self.kind() == QueuePairKind::Rc
     }
 
-    /// Whether librdmacm can connect its queue pairs: it makes reliable connections, and resolves datagrams.
-    pub fn has_manager(self) -> bool {
+    /// Whether librdmacm connects its queue pairs.
+    pub(super) fn has_manager(self) -> bool {
         self.kind() == QueuePairKind::Rc
     }
 
     /// Whether it only streams blocks.
-    pub fn is_blast(self) -> bool {
+    pub(super) fn is_blast(self) -> bool {
         matches!(self, Self::BlastWrite | Self::BlastRead)
     }
 
@@ -119,20 +119,15 @@ impl Program {
     }
 
     /// Whether blocks can be part of the work requests: a READ has none.
-    pub fn has_inline(self) -> bool {
+    pub(super) fn has_inline(self) -> bool {
         !matches!(self, Self::Read | Self::ReadAck | Self::BlastRead)
     }
 
     /// Whether some of its work requests may have no completion.
-    pub fn has_signal_every(self) -> bool {
+    pub(super) fn has_signal_every(self) -> bool {
         self.is_blast()
             || self.sends_blocks()
             || matches!(self, Self::Rdma3 | Self::WriteAck | Self::UcWrite)
-    }
-
-    /// Whether it waits for completions, so that it can sleep until there is one.
-    pub fn has_events(self) -> bool {
-        !matches!(self, Self::Rdma3 | Self::UcWrite)
     }
 }
 

@@ -48,7 +48,7 @@ impl Interrupt {
             // Cannot fail: the channel holds the only message.
             let _ = sender.try_send(());
             #[cfg(feature = "verbs")]
-            let _ = rustix::io::write(&*told, &1_u64.to_ne_bytes());
+            let _ = rustix::io::write(&*told, &1_u64.to_le_bytes());
         });
         taken.map_err(|error| Failure::new(Exit::Local, format!("cannot handle signals: {error}")))?;
         Ok(Self {

@@ -18,6 +18,7 @@ mod line;
 mod managed;
 mod meeting;
 mod messages;
+mod meter;
 mod one_sided;
 mod outbox;
 mod pattern;

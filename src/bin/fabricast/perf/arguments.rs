@@ -332,14 +332,15 @@ impl Arguments {
             || self.wake.is_given()
             || self.floor
             || self.subscribers != 1;
-        let fabric = self.connect.as_ref().map_or(self.fabric(), FabricName::of);
+        let fabric = self.connect.as_ref().map_or_else(|| self.fabric(), FabricName::of);
         if has_topics {
             let sentence = "ping-pong and blast have no topics: omit --slots, --delivery, --floor, --subscribers and the options of \
                             stream and wake";
             return Err(Failure::usage(sentence));
         }
         if fabric != FabricName::Verbs {
-            let sentence = "ping-pong and blast run over RDMA only: omit --fabric, and use an rdma:// address";
+            let sentence =
+                "ping-pong and blast run over RDMA only: omit --fabric, and use an rdma:// address";
             return Err(Failure::usage(sentence));
         }
         self.program.check(self.mode == Mode::Blast, self.serve)
@@ -347,7 +348,8 @@ impl Arguments {
 
     /// The transport between the processes started here.
     pub(super) fn fabric(&self) -> FabricName {
-        self.fabric.unwrap_or(if self.mode.is_program() { FabricName::Verbs } else { FabricName::Shm })
+        let usual = if self.mode.is_program() { FabricName::Verbs } else { FabricName::Shm };
+        self.fabric.unwrap_or(usual)
     }
 
     /// The command that measures against this process with --serve at this address.

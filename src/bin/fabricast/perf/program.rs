@@ -109,8 +109,7 @@ fn one(
     (address, interrupt): (&Address, &Interrupt),
 ) -> Result<ProgramLine, ProgramError> {
     let plan = plan(arguments, mode, size);
-    let is_unreliable =
-        matches!(mode, ProgramMode::UcSend | ProgramMode::UcWrite | ProgramMode::UdSend);
+    let is_unreliable = matches!(mode, ProgramMode::UcSend | ProgramMode::UcWrite | ProgramMode::UdSend);
     let usual = if is_unreliable { RdmaConnect::Tcp } else { RdmaConnect::Manager };
     let connect = setting.chosen_connect().unwrap_or(usual);
     let wait = Duration::from_secs_f64(arguments.wait);
@@ -120,10 +119,8 @@ fn one(
         RdmaConnect::TcpUnreliable => "tcp-unreliable",
         _ => "manager",
     };
-    let connect =
-        arguments.connect.as_ref().map_or_else(|| rdma_connect.to_owned(), ToString::to_string);
-    let subject =
-        Subject { mode: arguments.mode.name(), program: mode.name(), connect, rdma_connect, size };
+    let connect = arguments.connect.as_ref().map_or_else(|| rdma_connect.to_owned(), ToString::to_string);
+    let subject = Subject { mode: arguments.mode.name(), program: mode.name(), connect, rdma_connect, size };
     Ok(ProgramLine::of(subject, &report))
 }
 
@@ -154,7 +151,8 @@ fn plan(arguments: &Arguments, mode: ProgramMode, size: u32) -> ProgramPlan {
     set(&mut plan.chain, options.chain);
     set(&mut plan.signal_every, options.signal_every);
     if options.signal_every.is_none() {
-        plan.signal_every = plan.signal_every.min(plan.depth.saturating_add(1).saturating_sub(plan.chain)).max(1);
+        plan.signal_every =
+            plan.signal_every.min(plan.depth.saturating_add(1).saturating_sub(plan.chain)).max(1);
     }
     plan.events = options.events || mode == ProgramMode::SendEvent;
     plan.iterations = arguments.iterations;

@@ -103,15 +103,25 @@ impl ProgramOptions {
         let is_read = matches!(mode, ProgramMode::Read);
         if is_blast && !is_read && mode != ProgramMode::Write {
             let name = mode.name();
-            return Err(Failure::usage(format!("blast has no mode {name}: use --mode write or read, or perf ping-pong")));
+            return Err(Failure::usage(format!(
+                "blast has no mode {name}: use --mode write or read, or perf ping-pong"
+            )));
         }
         let polls_memory = matches!(mode, ProgramMode::Rdma3 | ProgramMode::UcWrite);
         let waits_for_each = !is_blast && (mode.is_one_sided() || mode == ProgramMode::ReadAck);
         let unfit = [
-            (self.inline.is_some() && (is_read || mode == ProgramMode::ReadAck), "--inline", "READs take no bytes along"),
+            (
+                self.inline.is_some() && (is_read || mode == ProgramMode::ReadAck),
+                "--inline",
+                "READs take no bytes along",
+            ),
             (self.signal_every.is_some() && waits_for_each, "--signal-every", "it waits for its completions"),
             (self.depth.is_some() && waits_for_each, "--depth", "it has one operation in flight"),
-            (self.chain.is_some() && !is_blast, "--chain", "it has one operation in flight: only blast has chains"),
+            (
+                self.chain.is_some() && !is_blast,
+                "--chain",
+                "it has one operation in flight: only blast has chains",
+            ),
             (self.events && polls_memory, "--events", "it waits for bytes in memory, not for completions"),
         ];
         match unfit.into_iter().find(|(is_unfit, ..)| *is_unfit) {

@@ -12,8 +12,10 @@ use super::outbox::Outbox;
 use super::plan::{Program, ProgramPlan};
 use crate::clock::{Clock, SystemClock};
 
-/// Parts of a run.
-const PARTS: u64 = 10;
+/// Most parts of a run.
+const PARTS_MAX: u64 = 10;
+/// Rounds of the ring in a part, so that the ends of parts hardly matter.
+const PART_ROUNDS: u64 = 8;
 
 /// The number of the block with this index that is only read.
 pub(super) fn constant(index: usize) -> u64 {
@@ -46,10 +48,15 @@ struct Blast {
 /// Moves blocks.
 pub(super) fn drive(end: &mut End<'_>, far: Far) -> Result<Figures, ProgramError> {
     let mut blast = Blast::new(end, far);
-    let (iterations, time_ns) = (end.plan.iterations, end.plan.time_ns / PARTS);
+    let iterations = end.plan.iterations;
+    let parts =
+        iterations.map_or(PARTS_MAX, |all| (all / (PART_ROUNDS * blast.capacity)).clamp(1, PARTS_MAX));
+    let time_ns = end.plan.time_ns / parts;
+    let share = |all: u64, part: u64| u64::try_from(u128::from(all) * u128::from(part) / u128::from(parts));
     let mut total_ns = 0;
-    for part in 0..PARTS {
-        let blocks = iterations.map(|all| all * (part + 1) / PARTS - all * part / PARTS);
+    for part in 0..parts {
+        let blocks =
+            iterations.map(|all| share(all, part + 1).unwrap_or(all) - share(all, part).unwrap_or(all));
         blast.prepare(end);
         let began_ns = SystemClock.monotonic_ns();
         let end_ns = if blocks.is_some() { u64::MAX } else { began_ns.saturating_add(time_ns) };
@@ -128,7 +135,13 @@ impl Blast {
     }
 
     /// Posts the first blocks of a chain, which are not in flight.
-    fn post(&mut self, end: &mut End<'_>, chain: usize, count: u64, is_last: bool) -> Result<(), ProgramError> {
+    fn post(
+        &mut self,
+        end: &mut End<'_>,
+        chain: usize,
+        count: u64,
+        is_last: bool,
+    ) -> Result<(), ProgramError> {
         let first = chain * self.chain;
         let Some(outbox) = self.chains.get_mut(chain) else { return Ok(()) };
         let count = usize::try_from(count).unwrap_or(usize::MAX);

@@ -4,6 +4,7 @@ use super::super::sys::{CompletionQueue, Local, PreparedSends, Remote, Status, V
 use super::error::ProgramError;
 use super::figures::Durations;
 use super::line::Line;
+use super::meter::Meter;
 use super::outbox::Outbox;
 use super::pattern::{Block, is_whole};
 use super::places::{Arrival, Blocks, Letter};
@@ -138,7 +139,20 @@ impl<'a> End<'a> {
         let (seen, scratch) = (Seen::default(), Vec::new());
         let plan = *plan;
         let (unsignaled, signaled) = (0, 0);
-        Ok(Self { plan, line, watch, near, open, drives, letter, letters, unsignaled, signaled, seen, scratch })
+        Ok(Self {
+            plan,
+            line,
+            watch,
+            near,
+            open,
+            drives,
+            letter,
+            letters,
+            unsignaled,
+            signaled,
+            seen,
+            scratch,
+        })
     }
 
     /// The length of a block.
@@ -182,7 +196,7 @@ impl<'a> End<'a> {
     /// Waits for the completion of a block's work request.
     #[inline]
     pub(super) fn await_sent(&mut self) -> Result<(), ProgramError> {
-        let completion = await_completion(&mut self.line, &mut self.watch, Queue::Sends, None)?;
+        let completion = await_completion(&self.line, &mut self.watch, Queue::Sends, None)?;
         self.on_sent(completion)
     }
 
@@ -201,7 +215,7 @@ impl<'a> End<'a> {
     /// Waits for a message or a block, for up to this time.
     #[inline]
     pub(super) fn receive(&mut self, limit_ns: Option<u64>) -> Result<Option<Arrival>, ProgramError> {
-        let completion = await_completion(&mut self.line, &mut self.watch, Queue::Receives, limit_ns)?;
+        let completion = await_completion(&self.line, &mut self.watch, Queue::Receives, limit_ns)?;
         completion.map(|completion| self.line.inbox.arrival(&completion)).transpose()
     }
 
@@ -246,7 +260,7 @@ impl<'a> End<'a> {
     pub(super) fn on_message(&mut self, arrival: Arrival) -> Result<Option<Message>, ProgramError> {
         let message = self.line.inbox.message(arrival);
         self.repost(arrival)?;
-        match message.map(|message| message.kind) {
+        match message.map(|message| message.what) {
             Some(MessageKind::End) => Ok(message),
             // The answer was lost.
             Some(MessageKind::Buffers) if !self.plan.program.is_reliable() => {
@@ -297,7 +311,7 @@ impl<'a> End<'a> {
         self.letter.write(message);
         self.line.queue_pair.post_prepared(&mut self.letters, 1)?;
         loop {
-            let completion = await_completion(&mut self.line, &mut self.watch, Queue::Sends, None)?;
+            let completion = await_completion(&self.line, &mut self.watch, Queue::Sends, None)?;
             let is_it = completion.is_some_and(|completion| completion.wr_id == MESSAGE);
             self.on_sent(completion)?;
             if is_it {
@@ -309,7 +323,7 @@ impl<'a> End<'a> {
     /// Waits for a message of this kind, asleep. Over an unreliable connection, `again` is sent again until it comes.
     pub(super) fn await_message(
         &mut self,
-        kind: MessageKind,
+        what: MessageKind,
         again: Option<&Message>,
     ) -> Result<Message, ProgramError> {
         let is_lossy = !self.plan.program.is_reliable();
@@ -329,7 +343,7 @@ impl<'a> End<'a> {
             let message = self.line.inbox.message(arrival);
             self.repost(arrival)?;
             match message {
-                Some(message) if message.kind == kind => return Ok(message),
+                Some(message) if message.what == what => return Ok(message),
                 // Over an unreliable connection, what was repeated or was late.
                 _ if is_lossy => {}
                 _ => return Err(malformed()),
@@ -339,8 +353,29 @@ impl<'a> End<'a> {
 
     /// Sleeps until a message or a block arrives, for up to this time.
     fn sleep(&mut self, limit_ns: Option<u64>) -> Result<Option<Arrival>, ProgramError> {
-        let completion = sleep(&mut self.line, &mut self.watch, Queue::Receives, limit_ns)?;
+        let completion = sleep(&self.line, &mut self.watch, Queue::Receives, limit_ns)?;
         completion.map(|completion| self.line.inbox.arrival(&completion)).transpose()
+    }
+
+    /// Sleeps until the peer has finished. The time that this takes begins and ends with the sleep.
+    pub(super) fn sleep_to_the_end(&mut self) -> Result<(Message, Meter), ProgramError> {
+        let line = &self.line;
+        line.receives.arm()?;
+        let meter = Meter::start();
+        let mut times = meter.stop();
+        let completion = loop {
+            // The peer's message may have come before the queue was armed.
+            if let Some(completion) = line.receives.poll_one()? {
+                break completion;
+            }
+            self.watch.sleep(&line.channel, None)?;
+            times = meter.stop();
+            if line.channel.drain()? > 0 {
+                line.receives.arm()?;
+            }
+        };
+        let arrival = self.line.inbox.arrival(&completion)?;
+        Ok((self.on_message(arrival)?.ok_or_else(malformed)?, times))
     }
 
     /// The message that tells the peer where its blocks are.
@@ -385,7 +420,7 @@ impl Queue {
 /// Waits for a completion as the plan says, for up to this time.
 #[inline]
 fn await_completion(
-    line: &mut Line,
+    line: &Line,
     watch: &mut Watch<'_>,
     queue: Queue,
     limit_ns: Option<u64>,

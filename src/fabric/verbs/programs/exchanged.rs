@@ -14,7 +14,9 @@ use super::super::handshake::{connect, not_connected};
 use super::super::manager::{Destination, RETRY_COUNT, RNR_RETRY_COUNT};
 use super::super::opened::{Devices, OpenDevice};
 use super::super::stream::{FrameStream, StreamEvent};
-use super::super::sys::{AddressHandle, LinkLayer, Path, QueuePair, QueuePairKind, RtrPlan, RtsPlan, SysError};
+use super::super::sys::{
+    AddressHandle, LinkLayer, Path, QueuePair, QueuePairKind, RtrPlan, RtsPlan, SysError,
+};
 use super::error::ProgramError;
 use super::line::{Line, Reach};
 use super::plan::ProgramPlan;
@@ -48,8 +50,7 @@ fn await_socket(
         return Err(ProgramError::NoAnswer);
     }
     let timeout = Timespec::try_from(std::time::Duration::from_nanos(left_ns)).ok();
-    let mut polled =
-        [PollFd::new(&stream.socket, flags), PollFd::from_borrowed_fd(stop, PollFlags::IN)];
+    let mut polled = [PollFd::new(&stream.socket, flags), PollFd::from_borrowed_fd(stop, PollFlags::IN)];
     match rustix::event::poll(&mut polled, timeout.as_ref()) {
         Ok(_) | Err(rustix::io::Errno::INTR) => {}
         Err(errno) => return Err(system(errno)),
@@ -166,7 +167,8 @@ impl Unconnected {
         let mtu = device.port_attributes.active_mtu;
         let kind = plan.program.kind();
         if kind == QueuePairKind::Ud && plan.size > mtu {
-            let sentence = format!("a datagram has up to {mtu} bytes here, not {}: use a smaller --size", plan.size);
+            let sentence =
+                format!("a datagram has up to {mtu} bytes here, not {}: use a smaller --size", plan.size);
             return Err(ProgramError::unfit(sentence));
         }
         let mut line = Line::create(plan, &opened, QueuePair::create)?;

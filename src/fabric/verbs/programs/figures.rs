@@ -91,7 +91,8 @@ mod tests {
     fn buckets_are_exact_to_a_part_in_a_thousand() {
         let mut last = 0;
         for exponent in 0..64 {
-            for ns in [1_u64 << exponent, (1 << exponent) + (1 << exponent >> 3), u64::MAX >> (63 - exponent)] {
+            for ns in [1_u64 << exponent, (1 << exponent) + (1 << exponent >> 3), u64::MAX >> (63 - exponent)]
+            {
                 let (bucket, low) = (bucket(ns), lowest(bucket(ns)));
                 assert!(bucket >= last && low <= ns && ns - low <= ns / 1000, "{ns} {bucket} {low}");
                 last = bucket;

@@ -49,7 +49,9 @@ impl Line {
         let ProgramPlan { program, size, sge, depth, signal_every, inline, .. } = *plan;
         if size > device.message_len_max {
             let max = device.message_len_max;
-            return Err(ProgramError::unfit(format!("the RDMA device moves up to {max} bytes at a time: use a smaller --size")));
+            return Err(ProgramError::unfit(format!(
+                "the RDMA device moves up to {max} bytes at a time: use a smaller --size"
+            )));
         }
         let context = &device.context;
         let domain = ProtectionDomain::allocate(context)?;

@@ -120,7 +120,9 @@ impl Dialling<'_> {
         let address = || self.to.address.clone();
         loop {
             let event = match next_event(&self.channel, self.stop, self.deadline_ns) {
-                Err(ProgramError::NoAnswer) => return Err(FabricError::NoAnswer { address: address() }.into()),
+                Err(ProgramError::NoAnswer) => {
+                    return Err(FabricError::NoAnswer { address: address() }.into());
+                }
                 event => event?,
             };
             match event.kind {

@@ -69,9 +69,7 @@ impl ProgramListener {
     }
 }
 
-fn serve(
-    accepted: Option<(ProgramPlan, Line, Watch<'_>)>,
-) -> Result<Option<ProgramReport>, ProgramError> {
+fn serve(accepted: Option<(ProgramPlan, Line, Watch<'_>)>) -> Result<Option<ProgramReport>, ProgramError> {
     accepted.map(|(plan, line, watch)| run::serve(&plan, line, watch)).transpose()
 }
 

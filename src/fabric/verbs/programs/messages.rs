@@ -83,7 +83,8 @@ pub(super) fn answer(end: &mut End<'_>) -> Result<Message, ProgramError> {
             }
             continue;
         }
-        let Some((block, number)) = end.line.inbox.block(arrival).and_then(|block| Some((block.clone(), block.number()?)))
+        let Some((block, number)) =
+            end.line.inbox.block(arrival).and_then(|block| Some((block.clone(), block.number()?)))
         else {
             end.seen.wrong += 1;
             end.repost(arrival)?;

@@ -252,7 +252,7 @@ mod tests {
             assert_eq!(copy.is_all(number, scratch), number == WHOLE_EVERY);
         }
         copy.clear(1, scratch);
-        assert!(!copy.holds(WHOLE_EVERY) && copy.number() == None);
+        assert!(!copy.holds(WHOLE_EVERY) && copy.number().is_none());
         let mut words = vec![0; 126];
         write_whole(&mut words, 5);
         mark(&mut words, 1003, 6);

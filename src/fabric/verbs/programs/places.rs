@@ -127,8 +127,7 @@ impl Inbox {
 
     /// The message that has arrived, if it is one.
     pub(super) fn message(&self, arrival: Arrival) -> Option<Message> {
-        let is_one =
-            arrival.is_message && arrival.len == MESSAGE_LEN && arrival.slot < self.blocks.len();
+        let is_one = arrival.is_message && arrival.len == MESSAGE_LEN && arrival.slot < self.blocks.len();
         let mut words = [0; MESSAGE_WORDS];
         if is_one {
             self.region.region().copy_out(arrival.slot * self.stride + self.head, &mut words);

@@ -104,7 +104,9 @@ impl Program {
         match self {
             Self::Rdma3 | Self::UcWrite | Self::WriteAck => RemoteAccess::Write,
             Self::ReadAck => RemoteAccess::Read,
-            Self::Rdma1 | Self::Rdma1e | Self::Rdma2 | Self::Write | Self::BlastWrite if !drives => RemoteAccess::Write,
+            Self::Rdma1 | Self::Rdma1e | Self::Rdma2 | Self::Write | Self::BlastWrite if !drives => {
+                RemoteAccess::Write
+            }
             Self::Read | Self::BlastRead if !drives => RemoteAccess::Read,
             _ => RemoteAccess::None,
         }
@@ -125,9 +127,7 @@ impl Program {
 
     /// Whether some of its work requests may have no completion.
     pub(super) fn has_signal_every(self) -> bool {
-        self.is_blast()
-            || self.sends_blocks()
-            || matches!(self, Self::Rdma3 | Self::WriteAck | Self::UcWrite)
+        self.is_blast() || self.sends_blocks() || matches!(self, Self::Rdma3 | Self::WriteAck | Self::UcWrite)
     }
 }
 

@@ -1,16 +1,16 @@
 //! The run of a program at either end: memory, the messages before and after, and the part of this end.
 
 use super::super::sys::RemoteAccess;
-use super::end::{End, Far};
+use super::end::{End, Far, Seen};
 use super::error::ProgramError;
 use super::figures::Figures;
 use super::line::Line;
+use super::meter::Meter;
 use super::places::Blocks;
 use super::plan::{Program, ProgramPlan};
 use super::watch::Watch;
 use super::wire::{Message, MessageKind};
 use super::{acknowledged, blast, messages, one_sided, token};
-use crate::clock::{Clock, SystemClock, process_cpu_ns};
 
 /// How long an end that has reported waits for its peer to leave.
 const FAREWELL_NS: u64 = 2_000_000_000;
@@ -45,37 +45,18 @@ pub struct ProgramReport {
     pub agent: EndReport,
 }
 
-/// When the run has begun, and the processor time by then.
-struct Meter {
-    wall_ns: u64,
-    cpu_ns: u64,
-}
-
-impl Meter {
-    fn start() -> Self {
-        Self { wall_ns: SystemClock.monotonic_ns(), cpu_ns: process_cpu_ns() }
-    }
-
-    fn report(&self, end: &End<'_>) -> EndReport {
-        let cpu_ns = process_cpu_ns() - self.cpu_ns;
-        let wall_ns = SystemClock.monotonic_ns() - self.wall_ns;
-        let seen = end.seen;
-        EndReport {
-            verified: seen.verified,
-            whole: seen.whole,
-            wrong: seen.wrong,
-            lost: seen.lost,
-            cpu_ns,
-            wall_ns,
-        }
-    }
-}
-
 impl EndReport {
+    /// The report of an end with these times.
+    fn new(end: &End<'_>, meter: Meter) -> Self {
+        let Meter { cpu_ns, wall_ns } = meter;
+        let Seen { verified, whole, wrong, lost } = end.seen;
+        Self { verified, whole, wrong, lost, cpu_ns, wall_ns }
+    }
+
     fn message(&self, figures: Figures) -> Message {
         let Self { verified, whole, wrong, lost, cpu_ns, wall_ns } = *self;
-        let kind = MessageKind::End;
-        Message { kind, verified, whole, wrong, lost, cpu_ns, wall_ns, figures, ..Message::buffers(0, 0, 0) }
+        let what = MessageKind::End;
+        Message { what, verified, whole, wrong, lost, cpu_ns, wall_ns, figures, ..Message::buffers(0, 0, 0) }
     }
 
     fn of(message: &Message) -> Self {
@@ -85,11 +66,7 @@ impl EndReport {
 }
 
 /// Runs the end that has dialled.
-pub(super) fn drive(
-    plan: &ProgramPlan,
-    line: Line,
-    watch: Watch<'_>,
-) -> Result<ProgramReport, ProgramError> {
+pub(super) fn drive(plan: &ProgramPlan, line: Line, watch: Watch<'_>) -> Result<ProgramReport, ProgramError> {
     let mut end = prepare(plan, line, watch, plan.program.client_drives())?;
     let buffers = end.buffers();
     end.say(&buffers)?;
@@ -99,11 +76,7 @@ pub(super) fn drive(
 }
 
 /// Runs the end that was dialled.
-pub(super) fn serve(
-    plan: &ProgramPlan,
-    line: Line,
-    watch: Watch<'_>,
-) -> Result<ProgramReport, ProgramError> {
+pub(super) fn serve(plan: &ProgramPlan, line: Line, watch: Watch<'_>) -> Result<ProgramReport, ProgramError> {
     let mut end = prepare(plan, line, watch, !plan.program.client_drives())?;
     let far = end.await_message(MessageKind::Buffers, None)?;
     let buffers = end.buffers();
@@ -117,19 +90,18 @@ pub(super) fn serve(
 fn run(end: &mut End<'_>, far: &Message) -> Result<(EndReport, EndReport, Figures), ProgramError> {
     let (_, far_blocks) = counts(&end.plan, !end.drives);
     let far = end.far(far, far_blocks)?;
-    let meter = Meter::start();
     if end.drives {
+        let meter = Meter::start();
         let figures = work(end, far)?;
-        let mine = meter.report(end);
+        let mine = EndReport::new(end, meter.stop());
         let message = mine.message(figures);
         end.say(&message)?;
         let theirs = end.await_message(MessageKind::End, Some(&message))?;
         return Ok((mine, EndReport::of(&theirs), figures));
     }
-    let theirs = attend(end, far)?;
-    let mut mine = meter.report(end);
+    let (theirs, meter) = attend(end, far)?;
     check_end(end, theirs.figures.iterations);
-    (mine.verified, mine.wrong) = (end.seen.verified, end.seen.wrong);
+    let mine = EndReport::new(end, meter);
     let message = mine.message(theirs.figures);
     end.say(&message)?;
     if !end.plan.program.is_reliable() {
@@ -166,7 +138,8 @@ fn prepare<'a>(
     let (program, len) = (plan.program, plan.size as usize);
     let (near, open) = counts(plan, drives);
     // READs write to it.
-    let is_written = (drives && !program.sends_blocks() && program.is_reliable()) || program == Program::ReadAck;
+    let is_written =
+        (drives && !program.sends_blocks() && program.is_reliable()) || program == Program::ReadAck;
     let near = Blocks::register(&line.domain, (near, len), RemoteAccess::None, is_written)?;
     let access = program.access(drives);
     let open = (access != RemoteAccess::None)
@@ -201,15 +174,16 @@ fn work(end: &mut End<'_>, far: Far) -> Result<Figures, ProgramError> {
 }
 
 /// The part of the other end. Returns the message that ends it.
-fn attend(end: &mut End<'_>, far: Far) -> Result<Message, ProgramError> {
-    match end.plan.program {
+fn attend(end: &mut End<'_>, far: Far) -> Result<(Message, Meter), ProgramError> {
+    let meter = Meter::start();
+    let message = match end.plan.program {
         Program::Rdma3 | Program::UcWrite => token::answer(end, far),
         Program::WriteAck => acknowledged::answer_writes(end, far),
         Program::ReadAck => acknowledged::answer_reads(end, far),
         Program::Send | Program::UcSend | Program::UdSend => messages::answer(end),
-        // It sleeps.
-        _ => end.await_message(MessageKind::End, None),
-    }
+        _ => return end.sleep_to_the_end(),
+    };
+    message.map(|message| (message, meter.stop()))
 }
 
 /// Compares the last block that was written to an end that sleeps.

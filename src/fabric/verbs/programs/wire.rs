@@ -61,7 +61,7 @@ pub(super) enum Refusal {
 /// A message over the queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Message {
-    pub(super) kind: MessageKind,
+    pub(super) what: MessageKind,
     /// Where the sender's exposed memory is; of the first message.
     pub(super) address: u64,
     pub(super) key: u32,
@@ -120,8 +120,7 @@ impl ProgramPlan {
             }
             let (size, depth, chain) = (take_u32(rest)?, take_u32(rest)?, take_u32(rest)?);
             let (signal_every, inline, sge) = (take_u32(rest)?, take_u32(rest)?, take_u32(rest)?);
-            let (iterations, time_ns) =
-                (u64::from_be_bytes(take(rest)?), u64::from_be_bytes(take(rest)?));
+            let (iterations, time_ns) = (u64::from_be_bytes(take(rest)?), u64::from_be_bytes(take(rest)?));
             let iterations = (iterations > 0).then_some(iterations);
             let program = Program::of_number(program);
             Some(program.map(|program| Self {
@@ -189,7 +188,9 @@ impl Refusal {
         match self {
             Self::Version => "it is of a different version",
             Self::Program => "it does not have this program, or not with these options",
-            Self::Resources => "its device or its memory does not suffice: use a smaller --depth, --size, --sge or --inline",
+            Self::Resources => {
+                "its device or its memory does not suffice: use a smaller --depth, --size, --sge or --inline"
+            }
             Self::OtherAddress => {
                 "the TCP connection does not come from the address of the RDMA device: set FABRICAST_RDMA_DEVICE to \
                  the device that has the route there"
@@ -202,7 +203,7 @@ impl Message {
     /// Where this much memory is.
     pub(super) fn buffers(address: u64, key: u32, len: u64) -> Self {
         Self {
-            kind: MessageKind::Buffers,
+            what: MessageKind::Buffers,
             address,
             key,
             len,
@@ -219,12 +220,12 @@ impl Message {
     /// Encodes it as words that are stored in network byte order.
     pub(super) fn emit(&self) -> [u64; MESSAGE_WORDS] {
         let Figures { iterations, total_ns, p50_ns, p99_ns, p999_ns, max_ns } = self.figures;
-        let kind = match self.kind {
+        let what = match self.what {
             MessageKind::Buffers => 1,
             MessageKind::End => 2,
         };
         [
-            MESSAGE << 32 | kind,
+            MESSAGE << 32 | what,
             self.address,
             self.key.into(),
             self.len,
@@ -248,14 +249,14 @@ impl Message {
         let [head, address, key, len, verified, whole, wrong, lost, cpu_ns, wall_ns, iterations, times @ ..] =
             words.map(u64::from_be);
         let [total_ns, p50_ns, p99_ns, p999_ns, max_ns] = times;
-        let kind = match (head >> 32 == MESSAGE, head & u64::from(u32::MAX)) {
+        let what = match (head >> 32 == MESSAGE, head & u64::from(u32::MAX)) {
             (true, 1) => MessageKind::Buffers,
             (true, 2) => MessageKind::End,
             _ => return None,
         };
         let key = u32::try_from(key).ok()?;
         let figures = Figures { iterations, total_ns, p50_ns, p99_ns, p999_ns, max_ns };
-        Some(Self { kind, address, key, len, verified, whole, wrong, lost, cpu_ns, wall_ns, figures })
+        Some(Self { what, address, key, len, verified, whole, wrong, lost, cpu_ns, wall_ns, figures })
     }
 }
 
@@ -265,7 +266,12 @@ mod tests {
 
     #[test]
     fn requests_are_read_back_and_damaged_ones_refused() {
-        let plan = ProgramPlan { iterations: Some(7), events: true, inline: 64, ..ProgramPlan::new(Program::Send, 64) };
+        let plan = ProgramPlan {
+            iterations: Some(7),
+            events: true,
+            inline: 64,
+            ..ProgramPlan::new(Program::Send, 64)
+        };
         let bytes = plan.emit();
         assert_eq!(ProgramPlan::parse(&[&bytes[..], &[0; 8]].concat()), Ok(plan));
         for len in 0..bytes.len() {
@@ -304,7 +310,7 @@ mod tests {
         }
         assert_eq!(Refusal::parse(b"FBPR\0\0\0\x09"), None);
         let figures = Figures { iterations: 1, total_ns: 2, p50_ns: 3, p99_ns: 4, p999_ns: 5, max_ns: 6 };
-        let message = Message { kind: MessageKind::End, figures, ..Message::buffers(7, 8, 9) };
+        let message = Message { what: MessageKind::End, figures, ..Message::buffers(7, 8, 9) };
         assert_eq!(Message::parse(message.emit()), Some(message));
         assert_eq!(Message::parse([0; MESSAGE_WORDS]), None);
     }

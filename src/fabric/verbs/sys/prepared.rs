@@ -128,7 +128,8 @@ impl PreparedSends {
                 raw.send_flags |= ibv_send_flags::IBV_SEND_INLINE.0;
                 inline = vec![0; (*len as usize).div_ceil(size_of::<u64>())];
                 inline_parts = parts(*len, sge_count).filter(|(_, length)| *length > 0).collect();
-                let elements = inline_parts.iter().map(|(_, length)| ibv_sge { addr: 0, length: *length, lkey: 0 });
+                let elements =
+                    inline_parts.iter().map(|(_, length)| ibv_sge { addr: 0, length: *length, lkey: 0 });
                 self.pieces.extend(elements);
                 inline_parts.len()
             }
@@ -146,8 +147,7 @@ impl PreparedSends {
         (queue_pair, key): (u32, u32),
     ) {
         if let Some(request) = self.requests.get_mut(index) {
-            request.raw.wr.ud =
-                rdma_sys::ud_t { ah: handle.raw(), remote_qpn: queue_pair, remote_qkey: key };
+            request.raw.wr.ud = rdma_sys::ud_t { ah: handle.raw(), remote_qpn: queue_pair, remote_qkey: key };
             self.handles.push(Arc::clone(handle));
         }
     }

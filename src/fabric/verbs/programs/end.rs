@@ -18,9 +18,9 @@ const MESSAGE: u64 = 2;
 /// Rounds between two checks of the connection.
 const CHECK_EVERY: u64 = 2048;
 /// After which time a block of an unreliable connection counts as lost.
-pub(super) const LOST_NS: u64 = 100_000_000;
+pub(super) const LOST_NS: u64 = 250_000_000;
 /// How many of those in a row mean that the peer does not answer.
-pub(super) const LOST_MAX: u32 = 50;
+pub(super) const LOST_MAX: u32 = 40;
 /// How long the bytes between the ends of a block may arrive after these.
 const LATE_NS: u64 = 1_000_000_000;
 /// After which time a message that was not answered is sent again over an unreliable connection.

@@ -360,6 +360,10 @@ impl<'a> End<'a> {
     /// Sleeps until the peer has finished. The time that this takes begins and ends with the sleep.
     pub(super) fn sleep_to_the_end(&mut self) -> Result<(Message, Meter), ProgramError> {
         let line = &self.line;
+        // What runs for the first time takes longer.
+        self.watch.sleep(&line.channel, Some(0))?;
+        let _rehearsal = Meter::start().stop();
+        line.channel.drain()?;
         line.receives.arm()?;
         let meter = Meter::start();
         let mut times = meter.stop();

@@ -12,8 +12,8 @@ use crate::memory::{Region, WORD};
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 const INVERSE: u64 = inverse(FACTOR);
 const _: () = assert!(FACTOR.wrapping_mul(INVERSE) == 1);
-/// Blocks of at most so many bytes are always whole.
-const WHOLE_LEN_MAX: usize = 64;
+/// Blocks of at most so many bytes are always whole: they have no other words than those at both ends.
+const WHOLE_LEN_MAX: usize = 16;
 /// Of longer ones one in so many is: fewer than one in a hundred, so that quantiles up to the 99th do not include the comparison.
 const WHOLE_EVERY: u64 = 128;
 

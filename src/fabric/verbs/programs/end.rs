@@ -9,7 +9,7 @@ use super::outbox::Outbox;
 use super::pattern::{Block, is_whole};
 use super::places::{Arrival, Blocks, Letter};
 use super::plan::ProgramPlan;
-use super::watch::Watch;
+use super::watch::{ANSWER_NS, Watch};
 use super::wire::{MESSAGE_LEN, Message, MessageKind};
 use crate::clock::{Clock, SystemClock};
 
@@ -21,6 +21,8 @@ const CHECK_EVERY: u64 = 2048;
 pub(super) const LOST_NS: u64 = 250_000_000;
 /// How many of those in a row mean that the peer does not answer.
 pub(super) const LOST_MAX: u32 = 40;
+/// How long an idle end sleeps before it checks whether the peer's host answers.
+const PROBE_NS: u64 = 20_000_000_000;
 /// How long the bytes between the ends of a block may arrive after these.
 const LATE_NS: u64 = 1_000_000_000;
 /// After which time a message that was not answered is sent again over an unreliable connection.
@@ -169,6 +171,21 @@ impl<'a> End<'a> {
     #[inline]
     pub(super) fn check(&mut self, number: u64) -> Result<(), ProgramError> {
         if number.is_multiple_of(CHECK_EVERY) { self.watch.check() } else { Ok(()) }
+    }
+
+    /// The same of looks in vain, and fails if these take too long.
+    pub(super) fn check_answer(
+        &mut self,
+        looks: u64,
+        since_ns: &mut Option<u64>,
+    ) -> Result<(), ProgramError> {
+        if !looks.is_multiple_of(CHECK_EVERY) {
+            return Ok(());
+        }
+        self.watch.check()?;
+        let now_ns = SystemClock.monotonic_ns();
+        let waited_ns = now_ns.saturating_sub(*since_ns.get_or_insert(now_ns));
+        if waited_ns > ANSWER_NS { Err(ProgramError::NoAnswer) } else { Ok(()) }
     }
 
     /// Posts the one work request of an outbox. Every so often it has a completion, which is taken before the next one.
@@ -366,20 +383,36 @@ impl<'a> End<'a> {
         line.channel.drain()?;
         line.receives.arm()?;
         let meter = Meter::start();
-        let mut times = meter.stop();
+        let (mut times, mut probe_ns) = (meter.stop(), PROBE_NS);
         let completion = loop {
             // The peer's message may have come before the queue was armed.
+            let line = &self.line;
             if let Some(completion) = line.receives.poll_one()? {
                 break completion;
             }
-            self.watch.sleep(&line.channel, None)?;
+            self.watch.sleep(&line.channel, Some(PROBE_NS))?;
             times = meter.stop();
-            if line.channel.drain()? > 0 {
-                line.receives.arm()?;
+            if line.channel.drain()? == 0 && times.wall_ns >= probe_ns {
+                self.probe()?;
+                probe_ns = times.wall_ns.saturating_add(PROBE_NS);
             }
+            self.line.receives.arm()?;
         };
         let arrival = self.line.inbox.arrival(&completion)?;
         Ok((self.on_message(arrival)?.ok_or_else(malformed)?, times))
+    }
+
+    /// READs nothing, which shows whether the peer's host answers: of a connection by librdmacm nothing else does.
+    fn probe(&mut self) -> Result<(), ProgramError> {
+        let mut probe = PreparedSends::default();
+        let local = Local::Registered { region: self.letter.region.clone(), offset: 0, len: 0 };
+        probe.push(MESSAGE, Verb::Read(Remote { address: 0, key: 0 }), &local, 1);
+        probe.set_signaled(0, true);
+        self.line.queue_pair.post_prepared(&mut probe, 1)?;
+        match sleep(&self.line, &mut self.watch, Queue::Sends, Some(ANSWER_NS))? {
+            None => Err(ProgramError::Gone),
+            completion => self.on_sent(completion),
+        }
     }
 
     /// The message that tells the peer where its blocks are.
@@ -430,7 +463,10 @@ fn await_completion(
     limit_ns: Option<u64>,
 ) -> Result<Option<WorkCompletion>, ProgramError> {
     if line.events {
-        return sleep(line, watch, queue, limit_ns);
+        return match sleep(line, watch, queue, Some(limit_ns.unwrap_or(ANSWER_NS)))? {
+            None if limit_ns.is_none() => Err(ProgramError::NoAnswer),
+            completion => Ok(completion),
+        };
     }
     let queue = queue.of(line);
     let look = || Ok(queue.poll_one()?);

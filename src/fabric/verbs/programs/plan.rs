@@ -115,9 +115,8 @@ impl Program {
     /// What the queue pair of this end lets its peer do.
     pub(super) fn flags(self, drives: bool) -> RemoteFlags {
         let access = self.access(drives);
-        let (read, write) = (access != RemoteAccess::None, access == RemoteAccess::Write);
-        // Unreliable connections have no READs.
-        RemoteFlags { read: read && self.is_reliable(), write }
+        // A probe READs nothing, and unreliable connections have no READs.
+        RemoteFlags { read: self.is_reliable(), write: access == RemoteAccess::Write }
     }
 
     /// Whether blocks can be part of the work requests: a READ has none.

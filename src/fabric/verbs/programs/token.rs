@@ -49,7 +49,7 @@ pub(super) fn answer(end: &mut End<'_>, far: Far) -> Result<Message, ProgramErro
     let mut pong = end.outbox();
     pong.write(&end.near, 0, far.block(0));
     let (ping, is_reliable) = (written(end)?, end.plan.program.is_reliable());
-    let (mut last, mut looks_in_vain) = (0, 0);
+    let (mut last, mut looks_in_vain, mut since_ns) = (0, 0, None);
     loop {
         // Of a reliable connection the next number is known, which is quicker to compare with.
         let look = || match is_reliable {
@@ -63,10 +63,10 @@ pub(super) fn answer(end: &mut End<'_>, far: Far) -> Result<Message, ProgramErro
                 return Ok(message);
             }
             looks_in_vain += 1;
-            end.check(looks_in_vain)?;
+            end.check_answer(looks_in_vain, &mut since_ns)?;
             continue;
         };
-        last = number;
+        (last, since_ns) = (number, None);
         end.verify_written(&ping, number)?;
         pong.copy(0, &ping, number);
         end.post(&mut pong)?;

@@ -15,7 +15,7 @@ use crate::fabric::FabricError;
 /// Looks of a wait between two checks.
 const LOOKS: u32 = 4096;
 /// How long a peer may take to go on.
-const ANSWER_NS: u64 = 10_000_000_000;
+pub(super) const ANSWER_NS: u64 = 10_000_000_000;
 
 /// What connects the ends besides the queue pair, and ends when one of their processes does.
 #[derive(Debug)]

@@ -103,7 +103,11 @@ fn run(end: &mut End<'_>, far: &Message) -> Result<(EndReport, EndReport, Figure
     check_end(end, theirs.figures.iterations);
     let mine = EndReport::new(end, meter);
     let message = mine.message(theirs.figures);
-    end.say(&message)?;
+    match end.say(&message) {
+        // A peer that has the message may leave before its device's acknowledgement is here.
+        Ok(()) | Err(ProgramError::Gone) => {}
+        Err(error) => return Err(error),
+    }
     if !end.plan.program.is_reliable() {
         // Until the peer has it, and leaves.
         while let Ok(_again) = end.await_message(MessageKind::End, None) {

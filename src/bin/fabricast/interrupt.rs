@@ -1,6 +1,10 @@
 //! Ctrl-C, and the other signals that end a process.
 
 use std::cell::Cell;
+#[cfg(feature = "verbs")]
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+#[cfg(feature = "verbs")]
+use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Select, TryRecvError, bounded};
@@ -12,6 +16,9 @@ use super::failure::{Exit, Failure};
 pub(crate) struct Interrupt {
     signals: Receiver<()>,
     came: Cell<bool>,
+    /// Readable once the process was interrupted.
+    #[cfg(feature = "verbs")]
+    event: Arc<OwnedFd>,
 }
 
 /// The outcome of a wait for input.
@@ -29,6 +36,10 @@ impl Interrupt {
     /// Handles SIGINT, SIGTERM and SIGHUP. Once per process.
     pub(crate) fn install() -> Result<Self, Failure> {
         let (sender, signals) = bounded(1);
+        #[cfg(feature = "verbs")]
+        let event = Arc::new(event()?);
+        #[cfg(feature = "verbs")]
+        let told = Arc::clone(&event);
         let mut asked = false;
         let taken = ctrlc::set_handler(move || {
             if std::mem::replace(&mut asked, true) {
@@ -36,9 +47,22 @@ impl Interrupt {
             }
             // Cannot fail: the channel holds the only message.
             let _ = sender.try_send(());
+            #[cfg(feature = "verbs")]
+            let _ = rustix::io::write(&*told, &1_u64.to_le_bytes());
         });
         taken.map_err(|error| Failure::new(Exit::Local, format!("cannot handle signals: {error}")))?;
-        Ok(Self { signals, came: Cell::new(false) })
+        Ok(Self {
+            signals,
+            came: Cell::new(false),
+            #[cfg(feature = "verbs")]
+            event,
+        })
+    }
+
+    /// A descriptor that is readable once the process was interrupted.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn handle(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
     }
 
     /// Waits for `duration`, or until the process is interrupted: then it returns true, at once from then on.
@@ -74,4 +98,10 @@ impl Interrupt {
         self.came.set(true);
         Input::Interrupted
     }
+}
+
+#[cfg(feature = "verbs")]
+fn event() -> Result<OwnedFd, Failure> {
+    let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC);
+    event.map_err(|errno| Failure::new(Exit::Local, format!("cannot handle signals: {errno}")))
 }

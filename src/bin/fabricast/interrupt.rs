@@ -1,13 +1,16 @@
 //! Ctrl-C, and the other signals that end a process.
 
 use std::cell::Cell;
+use std::io;
 #[cfg(feature = "verbs")]
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 #[cfg(feature = "verbs")]
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Select, TryRecvError, bounded};
+#[cfg(feature = "verbs")]
+use rustix::event::{EventfdFlags, eventfd};
 
 use super::failure::{Exit, Failure};
 
@@ -16,10 +19,14 @@ use super::failure::{Exit, Failure};
 pub(crate) struct Interrupt {
     signals: Receiver<()>,
     came: Cell<bool>,
-    /// Readable once the process was interrupted.
+    /// Readable once the process was interrupted, if it was asked for.
     #[cfg(feature = "verbs")]
-    event: Arc<OwnedFd>,
+    event: Arc<OnceLock<OwnedFd>>,
 }
+
+#[derive(Debug, thiserror::Error)]
+#[error("cannot handle signals")]
+struct NoSignals(#[source] io::Error);
 
 /// The outcome of a wait for input.
 #[derive(Debug)]
@@ -37,7 +44,7 @@ impl Interrupt {
     pub(crate) fn install() -> Result<Self, Failure> {
         let (sender, signals) = bounded(1);
         #[cfg(feature = "verbs")]
-        let event = Arc::new(event()?);
+        let event = Arc::new(OnceLock::new());
         #[cfg(feature = "verbs")]
         let told = Arc::clone(&event);
         let mut asked = false;
@@ -48,9 +55,12 @@ impl Interrupt {
             // Cannot fail: the channel holds the only message.
             let _ = sender.try_send(());
             #[cfg(feature = "verbs")]
-            let _ = rustix::io::write(&*told, &1_u64.to_le_bytes());
+            told.get().into_iter().for_each(raise);
         });
-        taken.map_err(|error| Failure::new(Exit::Local, format!("cannot handle signals: {error}")))?;
+        taken.map_err(|error| match error {
+            ctrlc::Error::System(error) => no_signals(error),
+            error => no_signals(io::Error::other(error)),
+        })?;
         Ok(Self {
             signals,
             came: Cell::new(false),
@@ -61,8 +71,16 @@ impl Interrupt {
 
     /// A descriptor that is readable once the process was interrupted.
     #[cfg(feature = "verbs")]
-    pub(crate) fn handle(&self) -> BorrowedFd<'_> {
-        self.event.as_fd()
+    pub(crate) fn handle(&self) -> Result<BorrowedFd<'_>, Failure> {
+        if self.event.get().is_none() {
+            let event = eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| no_signals(errno.into()))?;
+            let event = self.event.get_or_init(|| event);
+            // A signal before this did not find it, and one after it does.
+            if self.came() {
+                raise(event);
+            }
+        }
+        self.event.get().map(AsFd::as_fd).ok_or_else(|| Failure::new(Exit::Local, "cannot handle signals"))
     }
 
     /// Waits for `duration`, or until the process is interrupted: then it returns true, at once from then on.
@@ -100,8 +118,13 @@ impl Interrupt {
     }
 }
 
+fn no_signals(error: io::Error) -> Failure {
+    Failure::of(Exit::Local, &NoSignals(error))
+}
+
+/// Makes the descriptor readable.
 #[cfg(feature = "verbs")]
-fn event() -> Result<OwnedFd, Failure> {
-    let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC);
-    event.map_err(|errno| Failure::new(Exit::Local, format!("cannot handle signals: {errno}")))
+fn raise(event: &OwnedFd) {
+    // Cannot fail: it counts up to a number that no process reaches.
+    let _ = rustix::io::write(event, &1_u64.to_le_bytes());
 }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Write as _;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use fabricast::measure::{Program, ProgramError, ProgramListener, ProgramPlan, run_program};
@@ -43,7 +44,7 @@ pub(super) fn serve(arguments: &Arguments) -> Result<Exit, Trouble> {
     }
     std::io::stdout().flush()?;
     loop {
-        match listener.serve_next(interrupt.handle()) {
+        match listener.serve_next(interrupt.handle()?) {
             Ok(_) => {}
             Err(ProgramError::Stopped) => return Ok(Exit::Done),
             // The next one may fare better.
@@ -76,10 +77,11 @@ pub(super) fn measure(arguments: &Arguments, setting: &Setting) -> Result<Exit, 
             address
         }
     };
+    let stop = interrupt.handle()?;
     let mut heading = (!arguments.json).then(ProgramLine::heading);
     let mut is_right = true;
     for size in &arguments.size {
-        let line = match one(arguments, setting, (mode, *size), (&address, &interrupt)) {
+        let line = match one(arguments, setting, (mode, *size), (&address, stop)) {
             Ok(line) => line,
             Err(ProgramError::Stopped) => return Ok(Exit::Done),
             Err(error) => {
@@ -106,14 +108,14 @@ fn one(
     arguments: &Arguments,
     setting: &Setting,
     (mode, size): (ProgramMode, u32),
-    (address, interrupt): (&Address, &Interrupt),
+    (address, stop): (&Address, BorrowedFd<'_>),
 ) -> Result<ProgramLine, ProgramError> {
     let plan = plan(arguments, mode, size);
     let is_unreliable = matches!(mode, ProgramMode::UcSend | ProgramMode::UcWrite | ProgramMode::UdSend);
     let usual = if is_unreliable { RdmaConnect::Tcp } else { RdmaConnect::Manager };
     let connect = setting.chosen_connect().unwrap_or(usual);
     let wait = Duration::from_secs_f64(arguments.wait);
-    let report = run_program(&plan, (address, connect), wait, interrupt.handle())?;
+    let report = run_program(&plan, (address, connect), wait, stop)?;
     let rdma_connect = match connect {
         RdmaConnect::Tcp => "tcp",
         RdmaConnect::TcpUnreliable => "tcp-unreliable",

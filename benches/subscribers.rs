@@ -7,11 +7,12 @@
 //! A publisher publishes a state at full speed, pinned to the first processor that it may use. Its subscribers are on the others:
 //!
 //! - `pull` and `push`: each in a process of its own, polling without pause;
+//! - `pull-same`: the same as `pull`, but all on the publisher's processor, where they take turns with it;
 //! - `pull-idle` and `push-idle`: all in one process, which does nothing.
 //!
 //! Prints for each number the processor time of the publisher's process for one publish (`CLOCK_PROCESS_CPUTIME_ID`, with that of
 //! the node's thread), how much of it the kernel took (`getrusage`), and the time that a clock on the wall shows. Processes
-//! that poll take a cache line from the publisher for each value that they find; idle ones do not.
+//! that poll on other processors take cache lines from the publisher's; idle ones and those on its own do not.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark keeps time with the standard library")]
 
@@ -48,7 +49,13 @@ fn main() -> Outcome<()> {
         _ => return Err(format!("unknown arguments {words:?}: use --for SECONDS").into()),
     };
     println!("{:<12}{:>12}{:>12}{:>12}{:>12}", "series", "subscribers", "cpu_ns", "system_ns", "elapsed_ns");
-    let series = [("pull", &POLLING), ("push", &POLLING), ("pull-idle", &IDLE), ("push-idle", &IDLE)];
+    let series = [
+        ("pull", &POLLING),
+        ("pull-same", &POLLING),
+        ("push", &POLLING),
+        ("pull-idle", &IDLE),
+        ("push-idle", &IDLE),
+    ];
     for (name, counts) in series {
         for count in counts {
             let [cpu, system, elapsed] = measure(name, *count, Duration::try_from_secs_f64(seconds)?)?;
@@ -73,7 +80,7 @@ fn measure(series: &str, count: usize, duration: Duration) -> Outcome<[f64; 3]> 
     let node = Node::builder().name(NODE)?.runtime_dir(dir.path()).open()?;
     let mut publisher = node.state_publisher::<Raw>("state").payload_len_max(LEN).open()?;
     publisher.publish(&[0; LEN])?;
-    if others.count() > 0 {
+    if others.count() > 0 && series != "pull-same" {
         sched_setaffinity(None, &others)?;
     }
     let is_idle = series.ends_with("-idle");

@@ -89,11 +89,12 @@ pub(super) fn show_payload(data: &Data) -> Vec<Block> {
 
 pub(super) fn measure_subscribers(lab: &mut Lab) -> Outcome<()> {
     let seconds = lab.seconds(0.5);
+    lab.data.processors = "the publisher on one processor, its subscribers on the others".to_owned();
     table(lab, "subscribers", &["--for", &seconds])
 }
 
 pub(super) fn show_subscribers(data: &Data) -> Vec<Block> {
-    let series = ["pull-idle", "pull", "push-idle", "push"];
+    let series = ["pull-idle", "pull-same", "pull", "push-idle", "push"];
     let mut counts: Vec<u64> = series.iter().flat_map(|series| data.places(series)).collect();
     counts.sort_unstable();
     counts.dedup();
@@ -101,18 +102,26 @@ pub(super) fn show_subscribers(data: &Data) -> Vec<Block> {
         let of = |series: &&str| or_nothing(data.median((series, number, "cpu_ns")), time);
         std::iter::once(count(number)).chain(series.iter().map(of)).collect()
     };
-    let head = ["subscribers", "pull, idle", "pull, polling", "push, idle", "push, polling"];
+    let head = [
+        "subscribers",
+        "pull, idle",
+        "pull, polling on the publisher's processor",
+        "pull, polling on others",
+        "push, idle",
+        "push, polling on others",
+    ];
     let rows = counts.into_iter().map(row).collect();
     let x = |title, curves| Panel { title, x: ("subscribers", Scale::LogAndZero, count), curves };
-    let panel = |title, pull: &str, push: &str| {
-        x(title, vec![curve(data, "pull", (pull, "cpu_ns"), 1.0), curve(data, "push", (push, "cpu_ns"), 1.0)])
-    };
+    let of = |name, series: &str| curve(data, name, (series, "cpu_ns"), 1.0);
     let plot = Plot {
         name: "subscribers",
         title: "The publisher's processor time for a publish of 64 bytes".to_owned(),
         panels: vec![
-            panel("processes that poll without pause", "pull", "push"),
-            panel("subscribers that do nothing", "pull-idle", "push-idle"),
+            x(
+                "processes that poll without pause",
+                vec![of("pull", "pull"), of("push", "push"), of("pull, same processor", "pull-same")],
+            ),
+            x("subscribers that do nothing", vec![of("pull", "pull-idle"), of("push", "push-idle")]),
         ],
         y: ("processor time of a publish", Scale::Log, time),
     };
@@ -202,6 +211,7 @@ pub(super) fn show_feed(data: &Data) -> Vec<Block> {
 
 pub(super) fn measure_node(lab: &mut Lab) -> Outcome<()> {
     let seconds = lab.seconds(2.0);
+    lab.data.processors = "one process on any processor".to_owned();
     let most = if lab.is_quick { "10" } else { "1000" };
     table(lab, "node", &["--growth", "--for", &seconds, "--most", most])
 }

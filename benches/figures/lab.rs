@@ -13,8 +13,8 @@ use serde_json::Value;
 use super::Outcome;
 use super::data::{Data, Sample};
 
-/// How often a run is repeated whose processors moved.
-const REPEATS_MAX: u32 = 2;
+/// How often a run is repeated whose processors moved, or that was placed otherwise than most.
+const REPEATS_MAX: u32 = 3;
 
 /// The programs that are measured, and where they run.
 #[derive(Debug)]
@@ -127,14 +127,6 @@ impl Lab {
         if self.is_quick { all.get(..1).unwrap_or(all) } else { all }
     }
 
-    /// The processors as the pages have them.
-    pub(crate) fn processors(&self) -> String {
-        match self.cpus[..] {
-            [one, other] => format!("processors {one} and {other}"),
-            _ => "one processor".to_owned(),
-        }
-    }
-
     /// Adds a sample of this round.
     pub(crate) fn add(&mut self, (series, x): (&str, u64), placement: Option<&str>, values: Values<'_>) {
         // What is below a thousandth of a nanosecond or of a record is no figure.
@@ -165,8 +157,12 @@ impl Lab {
         self.interrupt.output(command)
     }
 
-    /// Runs `fabricast perf`, again if the processors moved meanwhile, and returns its lines.
+    /// Runs `fabricast perf`, again if the processors moved meanwhile, and returns the lines of all runs.
     pub(crate) fn perf(&mut self, arguments: &[&str]) -> Outcome<Vec<Line>> {
+        self.data.processors = match self.cpus[..] {
+            [one, other] => format!("processors {one} and {other}"),
+            _ => "one processor".to_owned(),
+        };
         self.note(format!("fabricast perf {}", arguments.join(" ")));
         let cpus = self.cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
         let mut all = vec!["perf"];
@@ -175,22 +171,36 @@ impl Lab {
         if self.cpus.len() == 2 {
             all.extend(["--cpus", &cpus]);
         }
-        let mut repeats = 0;
-        loop {
+        let mut lines = Vec::new();
+        for _ in 0..=REPEATS_MAX {
             let text = self.run("fabricast", &all)?;
-            let lines: Vec<Line> =
-                text.lines().map(|line| Ok(Line(serde_json::from_str(line)?))).collect::<Outcome<_>>()?;
-            let is_mixed = lines.iter().any(|line| line.placement() == Some("mixed"));
-            if !is_mixed || self.is_quick || repeats == REPEATS_MAX {
-                return Ok(lines);
+            let parsed = text.lines().map(|line| Ok(Line(serde_json::from_str(line)?)));
+            lines.extend(parsed.collect::<Outcome<Vec<Line>>>()?);
+            if self.is_quick || self.is_complete(&lines) {
+                break;
             }
-            repeats += 1;
         }
+        Ok(lines)
+    }
+
+    /// Whether each line is there with the placement of most samples, or of the first line.
+    fn is_complete(&self, lines: &[Line]) -> bool {
+        let first = lines.iter().filter_map(Line::placement).find(|placement| *placement != "mixed");
+        let Some(wanted) = self.data.placement().or(first) else {
+            return lines.iter().all(|line| line.placement().is_none());
+        };
+        let is_as_wanted = |line: &Line| line.placement().is_none_or(|placement| placement == wanted);
+        lines.iter().all(|line| {
+            let is_same = |other: &&Line| (other.mode(), other.size()) == (line.mode(), line.size());
+            lines.iter().filter(is_same).any(is_as_wanted)
+        })
     }
 
     /// Runs a bench of divan's on one processor, and returns its medians, nanoseconds, by the name and the argument.
     pub(crate) fn divan(&mut self, bench: &str) -> Outcome<BTreeMap<(String, u64), f64>> {
         self.note(format!("cargo bench --bench {bench}"));
+        self.data.processors =
+            self.cpus.last().map_or_else(String::new, |cpu| format!("one process on processor {cpu}"));
         let mut arguments = vec!["--bench"];
         if self.is_quick {
             // Large tables take long to fill.

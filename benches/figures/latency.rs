@@ -5,7 +5,7 @@ use super::data::Data;
 use super::lab::Lab;
 use super::page::{Block, Table};
 use super::plot::{Curve, Panel, Plot, Scale};
-use super::units::{bytes, count, or_nothing, ratio, time};
+use super::units::{count, or_nothing, ratio, short_bytes, time};
 
 const SIZES: [&str; 5] = ["64", "1024", "16384", "65536", "1048576"];
 const PERCENTILES: [&str; 4] = ["p50_ns", "p99_ns", "p999_ns", "max_ns"];
@@ -69,7 +69,7 @@ pub(super) fn plot(name: &'static str, title: &str, (data, floor): (&Data, Optio
             curve("p99.9", (mode, "p999_ns"), false),
         ];
         curves.extend(floor.map(|floor| curve("bare seqlock, p50", (floor, "p50_ns"), true)));
-        Panel { title: mode, x: ("size of a value", Scale::Log, bytes), curves }
+        Panel { title: mode, x: ("size of a value, bytes", Scale::Log, short_bytes), curves }
     };
     Plot {
         name,

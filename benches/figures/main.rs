@@ -212,10 +212,10 @@ impl Session<'_> {
             lab.round = round;
             (figure.measure)(&mut lab)?;
         }
-        let (processors, rounds) = (lab.processors(), self.arguments.rounds());
+        let rounds = self.arguments.rounds();
         let (figure, machine, commit) =
             (figure.name.to_owned(), machine.to_owned(), self.arguments.commit.clone());
-        Ok(Data { figure, machine, processors, commit, rounds, ..lab.data })
+        Ok(Data { figure, machine, commit, rounds, ..lab.data })
     }
 
     /// Measures the wanted figures over verbs in a virtual machine, and writes those that it has kept.

@@ -67,19 +67,19 @@ fn caption(data: &Data) -> String {
 pub(crate) fn provenance(data: &Data) -> [String; 3] {
     let (placed, counted) = data.placed();
     let placement = match data.placement() {
-        None => "one process".to_owned(),
-        Some("near") => "near, a common cache".to_owned(),
-        Some("far") => "far, no common cache".to_owned(),
-        Some(other) => other.to_owned(),
+        None => "",
+        Some("near") => ", near: they share a cache",
+        Some("far") => ", far: they share no cache",
+        Some(_) => ", mixed: they moved",
     };
     let share = if counted < placed {
-        format!(", in {counted} of {placed} measurements, which are the ones shown")
+        format!(" ({counted} of {placed} samples; only they count)")
     } else {
         String::new()
     };
     [
         format!("Machine: {}.", data.machine),
-        format!("Placement: {} ({placement}{share}).", data.processors),
+        format!("Placement: {}{placement}{share}.", data.processors),
         format!("Commit {}.", data.commit),
     ]
 }

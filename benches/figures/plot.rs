@@ -142,7 +142,9 @@ impl Plot {
             let color = self.color(curve.name);
             let place =
                 |(place, value): &(u64, f64)| (place_of(*place as f64, x_scale), place_of(*value, self.y.1));
-            let points: Vec<(f64, f64)> = curve.points.iter().map(place).collect();
+            // What took no time has no place on a logarithmic axis.
+            let has_place = |(_, value): &&(u64, f64)| self.y.1 == Scale::Linear || *value > 0.0;
+            let points: Vec<(f64, f64)> = curve.points.iter().filter(has_place).map(place).collect();
             if curve.is_dashed {
                 chart.draw_series(DashedLineSeries::new(points.clone(), 5, 4, color.stroke_width(2)))?;
             } else {
@@ -223,7 +225,11 @@ impl Axis {
         if scale == Scale::Linear {
             let step = round_step(max / 5.0);
             let marks = (0..=6).map(|number| f64::from(number) * step).filter(|mark| *mark <= max * 1.1);
-            return Self { from: 0.0, to: max * 1.1, marks: marks.map(|mark| (mark, text(mark))).collect() };
+            return Self {
+                from: 0.0,
+                to: max * 1.1,
+                marks: marks.map(|mark| (mark, short(&text(mark)))).collect(),
+            };
         }
         let min = numbers.into_iter().filter(|number| *number > 0.0).fold(max, f64::min);
         let (from, to) = (min.log10() - 0.1, max.log10() + 0.1);
@@ -234,7 +240,7 @@ impl Axis {
         };
         let all = (-9..13).flat_map(|power| steps.iter().map(move |step| step * 10_f64.powi(power)));
         let marks = all.filter(|mark| (from..to).contains(&mark.log10()));
-        Self { from, to, marks: marks.map(|mark| (mark.log10(), text(mark))).collect() }
+        Self { from, to, marks: marks.map(|mark| (mark.log10(), short(&text(mark)))).collect() }
     }
 
     /// What is written at a mark.
@@ -267,6 +273,14 @@ impl ValueFormatter<f64> for Axis {
     fn format_ext(&self, place: &f64) -> String {
         self.text(*place)
     }
+}
+
+/// The text of a round number, without zeros behind its point.
+fn short(text: &str) -> String {
+    let (number, unit) = text.split_once(' ').unwrap_or((text, ""));
+    let number =
+        if number.contains('.') { number.trim_end_matches('0').trim_end_matches('.') } else { number };
+    format!("{number} {unit}")
 }
 
 /// The next round number: one, two or five times a power of ten.

@@ -5,7 +5,7 @@ use super::data::Data;
 use super::lab::Lab;
 use super::page::{Block, Table};
 use super::plot::{Curve, Panel, Plot, Scale};
-use super::units::{bytes, or_nothing, per_cent, rate, ratio, throughput};
+use super::units::{bytes, or_nothing, per_cent, rate, ratio, short_bytes, throughput};
 
 const SIZES: [&str; 4] = ["64", "1024", "16384", "65536"];
 const VALUES: [&str; 2] = ["msgs_per_s", "gb_per_s"];
@@ -103,7 +103,7 @@ pub(super) fn plot(
     };
     let panel = Panel {
         title: "",
-        x: ("size of a record", Scale::Log, bytes),
+        x: ("size of a record, bytes", Scale::Log, short_bytes),
         curves: curves.iter().map(curve).collect(),
     };
     Plot { name, title: title.to_owned(), panels: vec![panel], y: ("payload", Scale::Log, throughput) }

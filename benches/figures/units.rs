@@ -29,6 +29,11 @@ pub(crate) fn bytes(count: u64) -> String {
     }
 }
 
+/// A number of bytes for a narrow axis, without its unit.
+pub(crate) fn short_bytes(count: u64) -> String {
+    bytes(count).trim_end_matches("iB").trim_end_matches(" B").replace(' ', "")
+}
+
 /// A number with a comma for each thousand.
 pub(crate) fn count(number: u64) -> String {
     let digits = number.to_string();

@@ -268,7 +268,7 @@ impl Line {
 }
 
 /// The medians in a table of divan's, nanoseconds.
-fn medians(text: &str) -> BTreeMap<(String, u64), f64> {
+pub(crate) fn medians(text: &str) -> BTreeMap<(String, u64), f64> {
     let mut medians = BTreeMap::new();
     // The names above the current line, by depth.
     let mut names: Vec<String> = Vec::new();

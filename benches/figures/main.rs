@@ -4,13 +4,13 @@
 //! `<!-- end -->`, and the plots, `docs/figures/NAME.svg`, contain nothing else: `--render` writes them anew, and `--check` compares.
 
 mod benches;
-mod data;
+pub(crate) mod data;
 mod files;
-mod lab;
+pub(crate) mod lab;
 mod latency;
 mod list;
 mod machine;
-mod page;
+pub(crate) mod page;
 mod plot;
 mod streams;
 mod units;

@@ -105,6 +105,10 @@ pub(crate) fn problems(root: &Path) -> Outcome<Vec<String>> {
             Err(error) => problems.push(error.to_string()),
         }
     }
+    if !problems.is_empty() {
+        problems.push("tools/bench --render writes page and plots from the samples".to_owned());
+        return Ok(problems);
+    }
     for entry in fs::read_dir(files.docs.join(FOLDER))? {
         let name = entry?.file_name().to_string_lossy().into_owned();
         if !known.contains(&name) {
@@ -113,9 +117,6 @@ pub(crate) fn problems(root: &Path) -> Outcome<Vec<String>> {
     }
     let unknown = page::names(&page).filter(|name| !known.contains(*name));
     problems.extend(unknown.map(|name| format!("no figure has the block {name} of the page: remove it")));
-    if !problems.is_empty() {
-        problems.push("tools/bench --render writes page and plots from the samples".to_owned());
-    }
     Ok(problems)
 }
 

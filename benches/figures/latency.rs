@@ -12,7 +12,7 @@ const PERCENTILES: [&str; 4] = ["p50_ns", "p99_ns", "p999_ns", "max_ns"];
 const MODES: [&str; 3] = ["pull", "push", "notify"];
 
 pub(super) fn measure(lab: &mut Lab) -> Outcome<()> {
-    let (sizes, seconds) = (lab.some(&SIZES).join(","), lab.seconds(1.0));
+    let (sizes, seconds) = (lab.some(&SIZES).join(","), lab.seconds(0.5));
     for mode in MODES {
         let mut arguments = vec![mode, "--size", &sizes, "--for", &seconds];
         if mode != "notify" {

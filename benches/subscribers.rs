@@ -1,7 +1,7 @@
 //! What a publish of 64 bytes costs the publisher's processor, by the number of subscribers on the same host.
 //!
 //! ```text
-//! cargo bench --bench subscribers -- --for 1
+//! cargo bench --bench subscribers -- --for 1 --most 256
 //! ```
 //!
 //! A publisher publishes a state at full speed, pinned to the first processor that it may use. Its subscribers are on the others:
@@ -42,11 +42,11 @@ type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 fn main() -> Outcome<()> {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let seconds = match words[..] {
+    let (seconds, most) = match words[..] {
         ["--subscribe", dir, series, count] => return subscribe(Path::new(dir), series, count.parse()?),
-        ["--for", seconds] => seconds.parse()?,
-        [] => 1.0,
-        _ => return Err(format!("unknown arguments {words:?}: use --for SECONDS").into()),
+        ["--for", seconds, "--most", most] => (seconds.parse()?, most.parse()?),
+        [] => (1.0, usize::MAX),
+        _ => return Err(format!("unknown arguments {words:?}: use --for SECONDS --most SUBSCRIBERS").into()),
     };
     println!("{:<12}{:>12}{:>12}{:>12}{:>12}", "series", "subscribers", "cpu_ns", "system_ns", "elapsed_ns");
     let series = [
@@ -57,7 +57,7 @@ fn main() -> Outcome<()> {
         ("push-idle", &IDLE),
     ];
     for (name, counts) in series {
-        for count in counts {
+        for count in counts.iter().filter(|count| **count <= most) {
             let [cpu, system, elapsed] = measure(name, *count, Duration::try_from_secs_f64(seconds)?)?;
             println!("{name:<12}{count:>12}{cpu:>12.1}{system:>12.1}{elapsed:>12.1}");
         }

@@ -686,6 +686,7 @@ fn slot_offset(sequence: u64) -> u64 {
 }
 
 /// Writes a value's slot into a landing region, and announces it.
+#[cfg(feature = "cli")]
 fn announce(landing: &OwnedFd, sequence: u64, slot: &[u8]) {
     write(landing, slot_offset(sequence), slot);
     write(landing, HOT_OFFSET + 8, &8_u64.to_le_bytes());

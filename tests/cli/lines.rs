@@ -26,12 +26,17 @@ fn start(place: &Place, verb: &[&str]) -> Running {
 
 /// Waits until each line has so many subscribers.
 fn wait_for_readers(place: &Place, count: u64) {
+    // One more reads the counters.
+    wait_for_counter(place, "pull subscribers", count + 1);
+}
+
+/// Waits until both publishers count so many.
+fn wait_for_counter(place: &Place, name: &str, count: u64) {
     for target in [A, B] {
-        wait_until("the readers", || {
+        wait_until("the subscribers", || {
             let report = parsed(place.run(&["info", target, "--json"]).printed());
             let mut counters = report["counters"].as_array().unwrap().iter();
-            // One more reads the counters.
-            counters.any(|counter| counter["name"] == "pull subscribers" && counter["value"] == count + 1)
+            counters.any(|counter| counter["name"] == name && counter["value"] == count)
         });
     }
 }
@@ -431,7 +436,9 @@ fn hung_publisher_is_reported_with_its_line() {
     let (mut a, b) = (publish(&place, "log", (A, "1"), &[]), publish(&place, "log", (B, "1"), &[]));
     let verbs = [&["watch", "--json"][..], &["watch", "--json", "--delivery", "push"]];
     let watches = verbs.map(|verb| start(&place, verb));
-    wait_for_readers(&place, 1);
+    // One more reads the counters.
+    wait_for_counter(&place, "pull subscribers", 2);
+    wait_for_counter(&place, "push subscribers", 1);
     a.write("1");
     // Also when both are attached by push.
     watches.iter().for_each(|watch| assert_eq!(assert_next(watch, [1]), []));

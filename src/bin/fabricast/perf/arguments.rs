@@ -18,8 +18,9 @@ Examples:
   fabricast perf push --subscribers 4                        three more subscribing processes
   fabricast perf stream --size 64,65536 --floor              a log at full speed, beside rings
   fabricast perf stream --lossy --subscribers 2 --batch 1    the publisher never waits for the two
-  fabricast perf stream --size 65536 --batch 1 --floor --contents number  the program compares as in the floor
-  fabricast perf stream --size 65536 --policy block --in-place  records are received where they lie
+  fabricast perf stream --floor --contents number            compares records as the floor does
+  fabricast perf stream --size 65536 --policy block --in-place
+                                                             receives records where they lie
   fabricast perf stream --policy block --subscribers 4       a lossless stream to four
   fabricast perf push --serve --node lab                     answers in one terminal ...
   fabricast perf push --connect shm:lab                      ... and measures from another

@@ -129,8 +129,8 @@ impl Lab {
 
     /// Adds a sample of this round.
     pub(crate) fn add(&mut self, (series, x): (&str, u64), placement: Option<&str>, values: Values<'_>) {
-        // What is below a thousandth of a nanosecond or of a record is no figure.
-        let rounded = |value: f64| (value * 1e3).round() / 1e3;
+        // No measurement has more digits.
+        let rounded = |value: f64| (value * 1e6).round() / 1e6;
         self.data.samples.push(Sample {
             series: series.to_owned(),
             x,

@@ -12,10 +12,10 @@ pub(crate) fn describe() -> String {
     let count = info.lines().filter(|line| line.starts_with("processor")).count();
     let processors = if count == 1 { "1 processor".to_owned() } else { format!("{count} processors") };
     let model = field("model name").replace("(R)", "").replace("(TM)", "");
-    let virtual_ = if info.contains(" hypervisor ") { "virtual machine, " } else { "" };
+    let kind = if info.contains(" hypervisor ") { "a virtual machine with " } else { "" };
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     format!(
-        "{virtual_}{processors}, {model} (family {}, model {}), Linux {}",
+        "{kind}{processors}, {model} (family {}, model {}), Linux {}",
         field("cpu family"),
         field("model"),
         release.trim(),

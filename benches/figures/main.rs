@@ -126,7 +126,7 @@ fn run(arguments: &Arguments, interrupt: &Interrupt) -> Outcome<bool> {
     let session = Session { arguments, interrupt };
     if let Some([folder, host]) = arguments.inside.as_deref() {
         std::fs::create_dir_all(folder)?;
-        let machine = format!("soft-RoCE in an emulated machine ({}), on {host}", machine::describe());
+        let machine = format!("soft-RoCE in an emulated machine ({}) on {host}", machine::describe());
         let keep = |_: &Figure, data: &Data| {
             files::write(&Path::new(folder).join(data.figure.clone() + ".json"), &data.emit()?)
         };

@@ -106,7 +106,7 @@ pub(super) fn plot(
         x: ("size of a record, bytes", Scale::Log, short_bytes),
         curves: curves.iter().map(curve).collect(),
     };
-    Plot { name, title: title.to_owned(), panels: vec![panel], y: ("payload", Scale::Log, throughput) }
+    Plot { name, title: title.to_owned(), panels: vec![panel], y: ("throughput", Scale::Log, throughput) }
 }
 
 /// The series, what it is called, and its options.

@@ -86,6 +86,12 @@ fn nanoseconds(clock: ClockId) -> u64 {
     tv_sec.cast_unsigned().wrapping_mul(NS_PER_SECOND).wrapping_add(tv_nsec.cast_unsigned())
 }
 
+/// The processor time of all threads of this process.
+#[cfg(feature = "verbs")]
+pub(crate) fn process_cpu_ns() -> u64 {
+    nanoseconds(ClockId::ProcessCPUTime)
+}
+
 /// Converts a duration to nanoseconds, at most `u64::MAX` (584 years).
 pub(crate) fn saturate(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)

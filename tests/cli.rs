@@ -27,6 +27,9 @@ mod perf;
 #[path = "cli/perf_wake.rs"]
 mod perf_wake;
 #[cfg(test)]
+#[path = "cli/programs.rs"]
+mod programs;
+#[cfg(test)]
 #[path = "cli/publish.rs"]
 mod publish;
 #[cfg(all(test, feature = "verbs"))]

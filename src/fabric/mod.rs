@@ -60,6 +60,8 @@ pub(crate) use registration::{Exposure, Registered, Registration, RemoteKey};
 pub use scheme::AddressError;
 pub(crate) use several::SeveralFabrics;
 pub use shm::directory::default_runtime_dir;
+#[cfg(feature = "verbs")]
+pub(crate) use verbs::programs;
 pub(crate) use wait::{Waker, finish, read_now, wait};
 pub(crate) use wake_queue::{KeyedWaker, WakeQueue};
 #[cfg(test)]

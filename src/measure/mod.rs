@@ -7,6 +7,10 @@ mod parts;
 mod ring;
 mod wake_floor;
 
+#[cfg(feature = "verbs")]
+pub use crate::fabric::programs::{
+    EndReport, Figures, Program, ProgramError, ProgramListener, ProgramPlan, ProgramReport, run_program,
+};
 pub use crate::repository::SubscriberStats;
 pub use crate::repository::log::LogStart;
 pub use control::Control;

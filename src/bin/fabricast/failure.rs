@@ -191,6 +191,13 @@ impl From<DialError> for Failure {
     }
 }
 
+#[cfg(feature = "verbs")]
+impl From<FabricError> for Failure {
+    fn from(error: FabricError) -> Self {
+        Self::of(of_fabric(&error), &error)
+    }
+}
+
 impl From<NodeError> for Failure {
     fn from(error: NodeError) -> Self {
         let exit = match &error {

@@ -12,6 +12,11 @@ mod pattern;
 mod ping;
 mod probe;
 mod process;
+#[cfg(feature = "verbs")]
+mod program;
+#[cfg(feature = "verbs")]
+mod program_line;
+mod program_options;
 mod records;
 mod remote;
 mod sleeper;
@@ -29,6 +34,9 @@ use super::setting::Setting;
 /// Runs the measurement.
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
     arguments.check()?;
+    if arguments.mode.is_program() {
+        return run_program(arguments, setting);
+    }
     let outcome = match &arguments.follow {
         _ if arguments.mode == Mode::Stream => stream::run(arguments, setting),
         _ if arguments.mode == Mode::Wake => wake::run(arguments, setting),
@@ -37,4 +45,17 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
         None => ping::measure(arguments, setting),
     };
     outcome.or_else(told)
+}
+
+#[cfg(feature = "verbs")]
+fn run_program(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
+    let outcome =
+        if arguments.serve { program::serve(arguments) } else { program::measure(arguments, setting) };
+    outcome.or_else(told)
+}
+
+#[cfg(not(feature = "verbs"))]
+fn run_program(arguments: &Arguments, _: &Setting) -> Result<Exit, Failure> {
+    let sentence = "needs RDMA verbs, which this build lacks: build with `--features verbs`";
+    Err(Failure::usage(format!("perf {} {sentence}", arguments.mode.name())))
 }

@@ -29,9 +29,9 @@ pub(crate) struct Setting {
     /// /tmp/fabricast-UID.
     #[arg(long, global = true, value_name = "DIR")]
     runtime_dir: Option<PathBuf>,
-    /// How to connect RDMA queue pairs to an rdma:// address.
-    #[arg(long, global = true, value_enum, value_name = "HOW", default_value_t = Connect::Manager)]
-    rdma_connect: Connect,
+    /// How to connect RDMA queue pairs to an rdma:// address [default: manager; programs of unreliable queue pairs: tcp]
+    #[arg(long, global = true, value_enum, value_name = "HOW")]
+    rdma_connect: Option<Connect>,
     /// Log events to standard error; repeat for more. RUST_LOG selects in detail.
     #[arg(short, long, global = true, action = ArgAction::Count)]
     verbose: u8,
@@ -46,6 +46,16 @@ pub(crate) enum Connect {
     Tcp,
     /// By an exchange over TCP, unreliably: for push only.
     TcpUnreliable,
+}
+
+impl From<Connect> for RdmaConnect {
+    fn from(connect: Connect) -> Self {
+        match connect {
+            Connect::Manager => Self::Manager,
+            Connect::Tcp => Self::Tcp,
+            Connect::TcpUnreliable => Self::TcpUnreliable,
+        }
+    }
 }
 
 /// What to do when no values come, as arguments.
@@ -154,9 +164,20 @@ impl Setting {
         arguments
     }
 
+    /// How to connect queue pairs.
+    fn connect(&self) -> Connect {
+        self.rdma_connect.unwrap_or(Connect::Manager)
+    }
+
+    /// How to connect queue pairs, if an argument says so.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn chosen_connect(&self) -> Option<RdmaConnect> {
+        self.rdma_connect.map(RdmaConnect::from)
+    }
+
     /// The name of the connection method.
     pub(crate) fn connect_name(&self) -> String {
-        self.rdma_connect.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+        self.connect().to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
     /// Opens a node, with a name so that others find it, or without one.
@@ -196,12 +217,7 @@ impl Setting {
     }
 
     fn builder(&self, name: Option<&NodeName>) -> Result<NodeBuilder, Failure> {
-        let connect = match self.rdma_connect {
-            Connect::Manager => RdmaConnect::Manager,
-            Connect::Tcp => RdmaConnect::Tcp,
-            Connect::TcpUnreliable => RdmaConnect::TcpUnreliable,
-        };
-        let mut builder = Node::builder().rdma_connect(connect);
+        let mut builder = Node::builder().rdma_connect(self.connect().into());
         if let Some(path) = &self.runtime_dir {
             builder = builder.runtime_dir(path);
         }
@@ -243,7 +259,7 @@ impl Setting {
     pub(crate) fn follow(&self, lines: Followable<'_>, following: Following) -> Result<Source, Failure> {
         let (Followable { first: target, others }, delivery) = (lines, following.delivery);
         // Publishers cannot read it over unreliable connections.
-        let progress = following.progress && self.rdma_connect != Connect::TcpUnreliable;
+        let progress = following.progress && self.connect() != Connect::TcpUnreliable;
         let following = Following { progress, ..following };
         if !others.is_empty() {
             return self.follow_lines(lines, following);
@@ -300,7 +316,7 @@ impl Setting {
 
     /// Refuses a delivery that the connection does not have.
     fn check_delivery(&self, address: &Address, delivery: Delivery) -> Result<(), Failure> {
-        if (self.rdma_connect, delivery) == (Connect::TcpUnreliable, Delivery::Pull)
+        if (self.connect(), delivery) == (Connect::TcpUnreliable, Delivery::Pull)
             && address.scheme() == "rdma"
         {
             let instead =

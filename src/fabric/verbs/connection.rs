@@ -161,7 +161,10 @@ impl VerbsListener {
 }
 
 /// Listens for both methods on one port; if it is 0, on a port that is free for both.
-fn listen_both(at: &SocketAddr, devices: &Devices) -> Result<(CmListener, TcpAcceptor), FabricError> {
+pub(super) fn listen_both(
+    at: &SocketAddr,
+    devices: &Devices,
+) -> Result<(CmListener, TcpAcceptor), FabricError> {
     for _ in 0..PORTS_TRIED_MAX {
         let reception = CmListener::open(at, devices)?;
         let port = reception.address().unwrap_or(*at).port();
@@ -173,6 +176,16 @@ fn listen_both(at: &SocketAddr, devices: &Devices) -> Result<(CmListener, TcpAcc
         }
     }
     Err(FabricError::AddressInUse { address: Address::rdma(*at) })
+}
+
+/// The addresses at which peers reach a listener.
+pub(super) fn addresses(listener: &CmListener) -> Vec<Address> {
+    let Some(at) = listener.address() else { return Vec::new() };
+    let rdma = |ip| Address::rdma(SocketAddr::new(ip, at.port()));
+    if at.ip().is_unspecified() {
+        return ip_addresses().into_iter().map(rdma).collect();
+    }
+    vec![rdma(at.ip())]
 }
 
 impl Acceptor for VerbsListener {
@@ -187,12 +200,7 @@ impl Acceptor for VerbsListener {
     }
 
     fn addresses(&self) -> Vec<Address> {
-        let Some(at) = self.reception.address() else { return Vec::new() };
-        let rdma = |ip| Address::rdma(SocketAddr::new(ip, at.port()));
-        if at.ip().is_unspecified() {
-            return ip_addresses().into_iter().map(rdma).collect();
-        }
-        vec![rdma(at.ip())]
+        addresses(&self.reception)
     }
 
     fn wait_handle(&self) -> BorrowedFd<'_> {

@@ -160,6 +160,7 @@ impl Endpoint {
             receive_queue: &receive_queue,
             send_wr_max,
             receive_wr_max: RECEIVES.into(),
+            sge_max: 1,
             inline_len_max,
         };
         // Devices do not report their inline limit beforehand.

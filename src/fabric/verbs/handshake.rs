@@ -418,7 +418,7 @@ impl TcpAcceptor {
 }
 
 /// Starts connecting a socket, from this local address if it is of the same family.
-fn connect(source: Option<&SocketAddr>, target: &SocketAddr) -> io::Result<TcpStream> {
+pub(super) fn connect(source: Option<&SocketAddr>, target: &SocketAddr) -> io::Result<TcpStream> {
     let family = if target.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
@@ -432,7 +432,7 @@ fn connect(source: Option<&SocketAddr>, target: &SocketAddr) -> io::Result<TcpSt
 }
 
 /// Why a node was not reached, as the fabric's error where there is one.
-fn not_connected(dialled: &Destination, source: io::Error) -> FabricError {
+pub(super) fn not_connected(dialled: &Destination, source: io::Error) -> FabricError {
     if source.kind() == ErrorKind::ConnectionRefused {
         return FabricError::NoSuchNode { address: dialled.address.clone() };
     }

@@ -9,7 +9,7 @@
 //! [`link`] (made by the connection [`manager`], or by a [`handshake`] over TCP; [`dialling`] makes it until there is an answer),
 //! and messages; [`connection`] and
 //! [`one_sided`] implement the fabric's traits with them. The thread of [`service`] drives sessions that no owner polls. A
-//! [`channel`] has its own queue pairs, for datagrams.
+//! [`channel`] has its own queue pairs, for datagrams. [`programs`] are what measurements compare with.
 
 mod channel;
 mod connection;
@@ -25,6 +25,7 @@ mod manager;
 mod message;
 mod one_sided;
 mod opened;
+pub(crate) mod programs;
 mod region;
 mod service;
 mod session;

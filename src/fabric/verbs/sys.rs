@@ -13,6 +13,7 @@ mod completion;
 mod context;
 mod identifier;
 mod manager;
+mod prepared;
 mod queue_pair;
 mod region;
 #[cfg(test)]
@@ -30,6 +31,7 @@ pub(super) use context::PortState;
 pub(super) use context::{Context, Gid, GidKind, LinkLayer, PortAttributes, ProtectionDomain};
 pub(super) use identifier::EventChannel;
 pub(super) use manager::{CmEvent, CmEventKind, CmId, ConnectParameters, JoinedGroup, Membership, PortSpace};
+pub(super) use prepared::{Local, PreparedReceives, PreparedSends, Verb};
 #[cfg(test)]
 use queue_pair::QueuePairState;
 pub(super) use queue_pair::{QueuePair, QueuePairKind, QueuePairPlan, RemoteFlags, RtrPlan, RtsPlan};
@@ -63,6 +65,11 @@ impl SysError {
     /// Whether memory, a queue or the limit of locked memory is exhausted.
     pub(super) fn is_out_of_memory(&self) -> bool {
         self.is(Errno::NOMEM)
+    }
+
+    /// Whether an argument is out of the device's range.
+    pub(super) fn is_invalid(&self) -> bool {
+        self.is(Errno::INVAL)
     }
 
     /// Whether the address is in use.

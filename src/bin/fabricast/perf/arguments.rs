@@ -7,6 +7,7 @@ use super::super::failure::Failure;
 use super::super::setting::{Way, address};
 use super::super::units::{duration, size_in};
 use super::cpus::Choice;
+use super::program_options::ProgramOptions;
 use super::trouble::Trouble;
 
 const EXAMPLES: &str = "\
@@ -29,6 +30,8 @@ Examples:
   fabricast perf pull --fabric verbs --size 64,65536         over the RDMA device of this host
   fabricast perf pull --serve --rdma rdma://10.0.0.2         answers on one host ...
   fabricast perf pull --connect rdma://10.0.0.2              ... and measures from another
+  fabricast perf ping-pong --mode send --inline 64           messages over one queue pair
+  fabricast perf blast --mode write --size 64k --chain 32    WRITEs at full speed
   fabricast perf stream --serve --rdma rdma://10.0.0.2       receives and checks on one host ...
   fabricast perf stream --connect rdma://10.0.0.2            ... what another publishes
 
@@ -57,8 +60,9 @@ pub(crate) struct Arguments {
     #[arg(value_enum)]
     pub(super) mode: Mode,
     /// Transport between the processes started here; otherwise the address of --connect determines it
-    #[arg(long, value_enum, default_value_t = FabricName::Shm, conflicts_with = "connect")]
-    pub(super) fabric: FabricName,
+    /// [default: shm; with ping-pong and blast verbs]
+    #[arg(long, value_enum, conflicts_with = "connect")]
+    pub(super) fabric: Option<FabricName>,
     /// Payload sizes, separated by commas: bytes, or with a unit, as in 64k
     #[arg(long, value_delimiter = ',', default_value = "64", value_parser = size_in::<u32>(8..=1 << 30))]
     pub(super) size: Vec<u32>,
@@ -112,6 +116,8 @@ pub(crate) struct Arguments {
     pub(super) stream: StreamOptions,
     #[command(flatten)]
     pub(super) wake: WakeOptions,
+    #[command(flatten)]
+    pub(super) program: ProgramOptions,
 }
 
 /// Arguments of `perf stream` only.
@@ -199,6 +205,10 @@ pub(super) enum Mode {
     Stream,
     /// Values of a state topic to a subscriber that sleeps, one way
     Wake,
+    /// Blocks there and back over one RDMA queue pair, without topics: --mode says by which operations
+    PingPong,
+    /// As many blocks as possible over one RDMA queue pair, without topics: --mode says by which operation
+    Blast,
 }
 
 /// What happens to slow subscribers.
@@ -236,7 +246,7 @@ impl Mode {
     pub(super) fn delivery(self) -> Delivery {
         match self {
             Self::Push => Delivery::Push,
-            Self::Pull | Self::Notify | Self::Stream | Self::Wake => Delivery::Pull,
+            _ => Delivery::Pull,
         }
     }
 
@@ -252,7 +262,14 @@ impl Mode {
             Self::Notify => "notify",
             Self::Stream => "stream",
             Self::Wake => "wake",
+            Self::PingPong => "ping-pong",
+            Self::Blast => "blast",
         }
+    }
+
+    /// Whether it is a program of one queue pair.
+    pub(super) fn is_program(self) -> bool {
+        matches!(self, Self::PingPong | Self::Blast)
     }
 }
 
@@ -284,6 +301,14 @@ impl FabricName {
 impl Arguments {
     /// Rejects options of another mode, and those of the other process.
     pub(super) fn check(&self) -> Result<(), Failure> {
+        if self.mode.is_program() {
+            return self.check_program();
+        }
+        if self.program.is_given() {
+            let sentence = "--mode, --inline, --sge, --signal-every, --depth, --chain and --events are options of `perf ping-pong` and \
+                            `perf blast`: omit them here";
+            return Err(Failure::usage(sentence));
+        }
         Err(Failure::usage(match self.mode {
             Mode::Stream if self.slots.is_some() => "a log has a --capacity, not --slots: omit --slots",
             Mode::Pull | Mode::Push | Mode::Notify | Mode::Wake
@@ -308,6 +333,35 @@ impl Arguments {
             }
             _ => return Ok(()),
         }))
+    }
+
+    /// Rejects options of topics, and of another program.
+    fn check_program(&self) -> Result<(), Failure> {
+        let has_topics = self.slots.is_some()
+            || self.delivery.is_some()
+            || self.stream.is_given()
+            || self.stream.is_given_to_both()
+            || self.wake.is_given()
+            || self.floor
+            || self.subscribers != 1;
+        let fabric = self.connect.as_ref().map_or_else(|| self.fabric(), FabricName::of);
+        if has_topics {
+            let sentence = "ping-pong and blast have no topics: omit --slots, --delivery, --floor, --subscribers and the options of \
+                            stream and wake";
+            return Err(Failure::usage(sentence));
+        }
+        if fabric != FabricName::Verbs {
+            let sentence =
+                "ping-pong and blast run over RDMA only: omit --fabric, and use an rdma:// address";
+            return Err(Failure::usage(sentence));
+        }
+        self.program.check(self.mode == Mode::Blast, self.serve)
+    }
+
+    /// The transport between the processes started here.
+    pub(super) fn fabric(&self) -> FabricName {
+        let usual = if self.mode.is_program() { FabricName::Verbs } else { FabricName::Shm };
+        self.fabric.unwrap_or(usual)
     }
 
     /// The command that measures against this process with --serve at this address.

@@ -103,7 +103,7 @@ pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Tr
         }
         return Ok(Exit::Done);
     };
-    writeln!(std::io::stdout(), "{}", arguments.fabric.address(&node)?)?;
+    writeln!(std::io::stdout(), "{}", arguments.fabric().address(&node)?)?;
     std::io::stdout().flush()?;
     let Some(mut echo) = Echo::accept(&node, &listeners, arguments, &interrupt)? else {
         return Ok(Exit::Done);
@@ -116,7 +116,7 @@ pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Tr
 pub(super) fn answering(arguments: &Arguments, setting: &Setting) -> Result<(Interrupt, Node), Trouble> {
     arguments.cpus.settled()?.pin_answering()?;
     let interrupt = Interrupt::install()?;
-    let rdma = arguments.rdma.clone().or_else(|| arguments.fabric.rdma());
+    let rdma = arguments.rdma.clone().or_else(|| arguments.fabric().rdma());
     let node = setting.named_node(arguments.node.as_str(), rdma.as_ref())?;
     Ok((interrupt, node))
 }

@@ -79,12 +79,12 @@ impl Pings<'_> {
 
     /// Measures one size against a process started here.
     fn started(&self, size: u32, name: &str) -> Result<Vec<Line>, Trouble> {
-        let published = self.publish(size, &format!("{name}.ping"), self.0.arguments.fabric)?;
+        let published = self.publish(size, &format!("{name}.ping"), self.0.arguments.fabric())?;
         let mut answering = self.start(size, name)?;
         match self.alternate(size, published, &mut answering) {
             Ok((mut lines, seen)) => {
                 let seen = seen + answering.end()?;
-                let line = lines.pop().map(|line| self.complete(line, self.0.arguments.fabric, seen));
+                let line = lines.pop().map(|line| self.complete(line, self.0.arguments.fabric(), seen));
                 lines.extend(line);
                 Ok(lines)
             }
@@ -102,7 +102,7 @@ impl Pings<'_> {
         let address = answering.process.line()?.parse()?;
         let mut ping = self.subscribe(size, &address, published, Some(&mut answering.process))?;
         answering.probe.begin(answering.floor.control(), (&mut answering.process, answering.interrupt))?;
-        let measuring = self.0.arguments.fabric.address(&ping.node)?;
+        let measuring = self.0.arguments.fabric().address(&ping.node)?;
         let followers = Followers::start(&self.0, size, &measuring, &ping.publisher)?;
         let (mut floor, mut delivery) = (Durations::new(), Durations::new());
         let Arguments { iterations, seconds, .. } = *self.0.arguments;
@@ -152,7 +152,7 @@ impl Pings<'_> {
             "--slots",
             &self.0.arguments.slots().to_string(),
         ]);
-        command.args(["--cpus", &self.0.cpus.to_string(), "--fabric", self.0.arguments.fabric.name()]);
+        command.args(["--cpus", &self.0.cpus.to_string(), "--fabric", self.0.arguments.fabric().name()]);
         let process = Process::start("answering", command, floor.control().file()?)?;
         Ok(Answering { interrupt: &self.0.interrupt, process, floor, stamp: 0, probe: Probe::default() })
     }

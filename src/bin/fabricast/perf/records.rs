@@ -138,7 +138,7 @@ impl StreamSizes {
     pub(super) fn of(arguments: &Arguments, size: u32) -> Result<Self, Failure> {
         let (len, options) = (size as usize, &arguments.stream);
         // The address of a running process determines its fabric.
-        let fabric = arguments.connect.as_ref().map_or(arguments.fabric, FabricName::of);
+        let fabric = arguments.connect.as_ref().map_or_else(|| arguments.fabric(), FabricName::of);
         let (batch_len, capacity) = match fabric {
             FabricName::Shm => (BATCH_LEN, CAPACITY),
             FabricName::Verbs => (WIRE_BATCH_LEN, WIRE_CAPACITY),

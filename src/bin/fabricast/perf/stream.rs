@@ -134,7 +134,7 @@ impl Streams<'_> {
 
     /// Measures one size with processes started here. Returns the lines, the delivery's last.
     fn started(&self, shape: StreamSizes, name: &str) -> Result<Vec<Line>, Trouble> {
-        let fabric = self.0.arguments.fabric;
+        let fabric = self.0.arguments.fabric();
         let node = self.0.setting.named_node(name, fabric.rdma().as_ref())?;
         let mut stream = self.start(shape, &node, &fabric.address(&node)?)?;
         let (rates, placement) = match stream.alternate() {

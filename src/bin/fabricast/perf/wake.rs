@@ -129,12 +129,12 @@ impl Wakes<'_> {
 
     /// Measures one size with a process started here.
     fn started(&self, size: u32, name: &str) -> Result<Vec<Line>, Trouble> {
-        let published = self.publish(size, &format!("{name}.wake"), self.0.arguments.fabric)?;
+        let published = self.publish(size, &format!("{name}.wake"), self.0.arguments.fabric())?;
         let mut subscribing = self.start(size, name)?;
         match self.alternate(size, published, &mut subscribing) {
             Ok((mut lines, seen)) => {
                 let seen = seen + subscribing.end()?;
-                let line = lines.pop().map(|line| self.complete(line, self.0.arguments.fabric, seen));
+                let line = lines.pop().map(|line| self.complete(line, self.0.arguments.fabric(), seen));
                 lines.extend(line);
                 Ok(lines)
             }
@@ -153,7 +153,7 @@ impl Wakes<'_> {
         let address = subscribing.process.line()?.parse()?;
         let mut waking = self.subscribe(size, &address, published, Some(&mut subscribing.process))?;
         subscribing.probe.begin(subscribing.floor.control(), (&mut subscribing.process, interrupt))?;
-        let measuring = arguments.fabric.address(&waking.node)?;
+        let measuring = arguments.fabric().address(&waking.node)?;
         let followers = Followers::start(&self.0, size, &measuring, &waking.publisher)?;
         let (mut floor, mut delivery) = (Measured::new(), Measured::new());
         let turns = arguments.iterations.map_or(TURNS, |iterations| iterations.min(TURNS));
@@ -191,7 +191,7 @@ impl Wakes<'_> {
         let mut command = command(setting, arguments.mode)?;
         command.args(["--serve", "--node", name, "--floor-len", &size.to_string()]);
         command.args(["--slots", &arguments.slots().to_string()]);
-        command.args(["--cpus", &cpus.to_string(), "--fabric", arguments.fabric.name()]);
+        command.args(["--cpus", &cpus.to_string(), "--fabric", arguments.fabric().name()]);
         let process = Process::start("subscribing", command, input)?;
         let main_thread = MainThread::of(process.number())?;
         let (probe, pace) = (Probe::default(), self.pace());

@@ -89,7 +89,7 @@ pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Tr
         }
         return Ok(Exit::Done);
     };
-    writeln!(std::io::stdout(), "{}", arguments.fabric.address(&node)?)?;
+    writeln!(std::io::stdout(), "{}", arguments.fabric().address(&node)?)?;
     std::io::stdout().flush()?;
     let Some(mut woken) = Woken::accept(&node, &listeners, arguments, &interrupt)? else {
         return Ok(Exit::Done);

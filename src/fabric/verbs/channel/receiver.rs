@@ -70,6 +70,7 @@ impl VerbsChannelReceiver {
             receive_queue: &queue,
             send_wr_max: 1,
             receive_wr_max: count.into(),
+            sge_max: 1,
             inline_len_max: 0,
         };
         let queue_pair = site.id.create_queue_pair(&site.domain, &plan)?;

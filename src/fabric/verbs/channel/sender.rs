@@ -80,6 +80,7 @@ impl VerbsChannelSender {
             receive_queue: &queue,
             send_wr_max: depth,
             receive_wr_max: 1,
+            sge_max: 1,
             inline_len_max,
         };
         let make = |inline_len_max| site.id.create_queue_pair(&site.domain, &plan(inline_len_max));

@@ -1,6 +1,7 @@
 //! Completion queues, and the channels that report their events.
 
 use std::ffi::c_int;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -137,6 +138,22 @@ impl CompletionQueue {
         Ok(len.min(room))
     }
 
+    /// Polls one completion, if any. Cheaper than [`Self::poll`] where the queue is polled without pause.
+    #[inline]
+    pub(in crate::fabric::verbs) fn poll_one(&self) -> Result<Option<WorkCompletion>, SysError> {
+        let mut raw = MaybeUninit::<ibv_wc>::zeroed();
+        // SAFETY: the queue lives as long as this value, and there is a place for one completion.
+        match unsafe { rdma_sys::ibv_poll_cq(self.raw(), 1, raw.as_mut_ptr()) } {
+            0 => Ok(None),
+            1 => {
+                // SAFETY: zeroed, then filled by the call; the structure is plain numbers, for which zeros are valid.
+                let raw = unsafe { raw.assume_init_ref() };
+                Ok(Some(WorkCompletion::new(raw)))
+            }
+            _ => Err(SysError::new("ibv_poll_cq", Errno::IO)),
+        }
+    }
+
     /// Requests an event on the channel for the next completion. Existing completions cause none.
     pub(in crate::fabric::verbs) fn arm(&self) -> Result<(), SysError> {
         self.request_event(false)
@@ -179,7 +196,7 @@ pub(in crate::fabric::verbs) struct WorkCompletion {
     pub(in crate::fabric::verbs) source_queue_pair: u32,
     /// Whether a datagram begins with the header that shows its source.
     pub(in crate::fabric::verbs) has_header: bool,
-    /// The number of the peer's write that took this receive, which leaves the buffer as it was.
+    /// The number that came with a message, or of the peer's write that took this receive, which leaves the buffer as it was.
     pub(in crate::fabric::verbs) immediate: Option<u32>,
 }
 
@@ -202,7 +219,10 @@ impl WorkCompletion {
 fn immediate(raw: &ibv_wc) -> Option<u32> {
     // SAFETY: both variants of the union are numbers of the same size.
     let number = unsafe { raw.imm_data_invalidated_rkey_union.imm_data };
-    (raw.opcode == opcodes::IBV_WC_RECV_RDMA_WITH_IMM).then(|| u32::from_be(number))
+    // The flag is set for messages and writes alike, but not by every driver for writes.
+    let has_number = raw.opcode == opcodes::IBV_WC_RECV_RDMA_WITH_IMM
+        || raw.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
+    has_number.then(|| u32::from_be(number))
 }
 
 impl Default for WorkCompletion {

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use super::address_handle::HOP_LIMIT;
 use super::identifier::IdHandle;
+use super::prepared::{PreparedReceives, PreparedSends};
 use super::work::{self, PostError, ReceiveChain, ReceiveRequest, SendChain};
 use super::{CompletionQueue, ProtectionDomain, SysError, check, warn_left};
 
@@ -27,6 +28,8 @@ pub(in crate::fabric::verbs) struct QueuePairPlan<'a> {
     pub(in crate::fabric::verbs) send_wr_max: u32,
     /// Work requests of the receive queue.
     pub(in crate::fabric::verbs) receive_wr_max: u32,
+    /// Scatter/gather elements of a work request.
+    pub(in crate::fabric::verbs) sge_max: u32,
     /// Inline bytes of a work request.
     pub(in crate::fabric::verbs) inline_len_max: u32,
 }
@@ -184,8 +187,8 @@ pub(super) fn init_attributes(
         cap: ibv_qp_cap {
             max_send_wr: plan.send_wr_max,
             max_recv_wr: plan.receive_wr_max,
-            max_send_sge: 1,
-            max_recv_sge: 1,
+            max_send_sge: plan.sge_max,
+            max_recv_sge: plan.sge_max,
             max_inline_data: plan.inline_len_max,
         },
         qp_type: plan.kind.number(),
@@ -278,6 +281,40 @@ impl QueuePair {
         let returned = unsafe { rdma_sys::ibv_post_recv(self.raw.as_ptr(), head, &raw mut refused) };
         check("ibv_post_recv", returned)
             .map_err(|error| PostError { posted: work::posted(head, refused).min(requests.len()), error })
+    }
+
+    /// Posts the first `count` of these work requests to the send queue.
+    #[inline]
+    pub(in crate::fabric::verbs) fn post_prepared(
+        &self,
+        sends: &mut PreparedSends,
+        count: usize,
+    ) -> Result<(), SysError> {
+        let head = sends.link(count);
+        let mut refused = head;
+        if head.is_null() {
+            return Ok(());
+        }
+        // SAFETY: the chain is linked, terminated, and untouched until the call returns, which only reads it. It names memory that
+        // `sends` keeps registered, bytes of its own to be copied within the call, whose address was exposed, and an address handle
+        // that it keeps.
+        let returned = unsafe { rdma_sys::ibv_post_send(self.raw.as_ptr(), head, &raw mut refused) };
+        check("ibv_post_send", returned)
+    }
+
+    /// Posts one of these work requests to the receive queue.
+    #[inline]
+    pub(in crate::fabric::verbs) fn post_prepared_receive(
+        &self,
+        receives: &mut PreparedReceives,
+        index: usize,
+    ) -> Result<(), SysError> {
+        let head = receives.link(index);
+        let mut refused = head;
+        // SAFETY: the work request is linked, alone, and untouched until the call returns, which only reads it. It names memory that
+        // `receives` keeps registered.
+        let returned = unsafe { rdma_sys::ibv_post_recv(self.raw.as_ptr(), head, &raw mut refused) };
+        check("ibv_post_recv", returned)
     }
 
     /// Moves it to the error state: all work in flight is flushed, with a completion for each work request.

@@ -50,6 +50,7 @@ fn plan<'a>(kind: QueuePairKind, queues: &'a [Arc<CompletionQueue>; 2]) -> Queue
         receive_queue,
         send_wr_max: 32,
         receive_wr_max: 32,
+        sge_max: 1,
         inline_len_max: 128,
     }
 }

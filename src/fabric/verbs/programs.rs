@@ -1,0 +1,58 @@
+//! The classic programs of RDMA, in which two ends exchange blocks of one size over a single queue pair: ping-pongs by one-sided
+//! operations and by messages, and blasts. They show what the device does without topics, nodes or sessions.
+//!
+//! A [`meeting`] connects the two ends, by librdmacm ([`managed`]) or by an exchange over TCP ([`exchanged`]). Each [`end`] then tells
+//! the other where its memory is, in a message over the queue pair ([`wire`]), and does its part of the [`plan`]: [`one_sided`],
+//! [`token`], [`acknowledged`], [`messages`] or [`blast`]. One end drives: it counts and times. When it has finished, both report
+//! what they have seen, again by messages.
+//!
+//! What is waited for without pause is watched from time to time ([`watch`]): a peer that is gone ends the wait.
+
+mod acknowledged;
+mod blast;
+mod end;
+mod error;
+mod exchanged;
+mod figures;
+mod line;
+mod managed;
+mod meeting;
+mod messages;
+mod meter;
+mod one_sided;
+mod outbox;
+mod pattern;
+mod places;
+mod plan;
+mod run;
+mod token;
+mod watch;
+mod wire;
+
+pub use error::ProgramError;
+pub use figures::Figures;
+pub use meeting::ProgramListener;
+pub use plan::{Program, ProgramPlan};
+pub use run::{EndReport, ProgramReport};
+
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use crate::fabric::{Address, RdmaConnect};
+
+/// Runs a program against the process that listens at this address, which must answer within `wait`. Ends early when `stop` becomes
+/// readable.
+///
+/// # Errors
+///
+/// [`ProgramError`] when the plan does not fit the program or the device, the peer cannot be reached, or it is gone before the end.
+pub fn run_program(
+    plan: &ProgramPlan,
+    (address, connect): (&Address, RdmaConnect),
+    wait: Duration,
+    stop: BorrowedFd<'_>,
+) -> Result<ProgramReport, ProgramError> {
+    plan.check()?;
+    let (line, watch) = meeting::dial(plan, (address, connect), wait, stop)?;
+    run::drive(plan, line, watch)
+}

@@ -1,0 +1,504 @@
+//! One end of a program while it runs: its queue pair, what it waits for, and the messages before and after the blocks.
+
+use super::super::sys::{CompletionQueue, Local, PreparedSends, Remote, Status, Verb, WorkCompletion};
+use super::error::ProgramError;
+use super::figures::Durations;
+use super::line::Line;
+use super::meter::Meter;
+use super::outbox::Outbox;
+use super::pattern::{Block, is_whole};
+use super::places::{Arrival, Blocks, Letter};
+use super::plan::ProgramPlan;
+use super::watch::{ANSWER_NS, Watch};
+use super::wire::{MESSAGE_LEN, Message, MessageKind};
+use crate::clock::{Clock, SystemClock};
+
+/// The number of the completions of messages.
+const MESSAGE: u64 = 2;
+/// Rounds between two checks of the connection.
+const CHECK_EVERY: u64 = 2048;
+/// After which time a block of an unreliable connection counts as lost.
+pub(super) const LOST_NS: u64 = 250_000_000;
+/// How many of those in a row mean that the peer does not answer.
+pub(super) const LOST_MAX: u32 = 40;
+/// How long an idle end sleeps before it checks whether the peer's host answers.
+const PROBE_NS: u64 = 20_000_000_000;
+/// How long the bytes between the ends of a block may arrive after these.
+const LATE_NS: u64 = 1_000_000_000;
+/// After which time a message that was not answered is sent again over an unreliable connection.
+const AGAIN_NS: u64 = 200_000_000;
+
+/// One end.
+#[derive(Debug)]
+pub(super) struct End<'a> {
+    pub(super) plan: ProgramPlan,
+    pub(super) line: Line,
+    pub(super) watch: Watch<'a>,
+    /// The blocks of its own.
+    pub(super) near: Blocks,
+    /// The blocks that its peer accesses.
+    pub(super) open: Option<Blocks>,
+    /// Whether it drives.
+    pub(super) drives: bool,
+    letter: Letter,
+    letters: PreparedSends,
+    /// Work requests since the last one with a completion.
+    unsignaled: u32,
+    /// Work requests with a completion that was not taken yet.
+    signaled: u32,
+    pub(super) seen: Seen,
+    scratch: Vec<u64>,
+}
+
+/// What an end has seen.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Seen {
+    /// Blocks with the right number at both ends.
+    pub(super) verified: u64,
+    /// Of these, blocks of which every byte was compared.
+    pub(super) whole: u64,
+    /// Blocks with wrong bytes.
+    pub(super) wrong: u64,
+    /// Blocks without an answer.
+    pub(super) lost: u64,
+}
+
+/// Where the peer's blocks are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Far {
+    address: u64,
+    key: u32,
+    stride: u64,
+}
+
+impl Far {
+    /// The place of a block.
+    pub(super) fn block(&self, index: usize) -> Remote {
+        Remote { address: self.address.wrapping_add(self.stride * index as u64), key: self.key }
+    }
+}
+
+/// The rounds of the driving end.
+#[derive(Debug)]
+pub(super) struct Rounds {
+    pub(super) durations: Durations,
+    iterations: u64,
+    time_ns: u64,
+    begun_ns: u64,
+    last_ns: u64,
+    number: u64,
+}
+
+impl Rounds {
+    pub(super) fn begin(plan: &ProgramPlan) -> Self {
+        let iterations = plan.iterations.unwrap_or(u64::MAX);
+        let time_ns = if plan.iterations.is_some() { u64::MAX } else { plan.time_ns };
+        let durations = Durations::new();
+        let now_ns = SystemClock.monotonic_ns();
+        Self { durations, iterations, time_ns, begun_ns: now_ns, last_ns: now_ns, number: 0 }
+    }
+
+    /// The number of the next round, if there is one.
+    #[inline]
+    pub(super) fn next(&mut self) -> Option<u64> {
+        if self.number == self.iterations || self.last_ns - self.begun_ns >= self.time_ns {
+            return None;
+        }
+        self.number += 1;
+        Some(self.number)
+    }
+
+    /// Takes the time of the round that has just ended, which is also the beginning of the next.
+    #[inline]
+    pub(super) fn done(&mut self) {
+        let now_ns = SystemClock.monotonic_ns();
+        self.durations.record(now_ns - self.last_ns);
+        self.last_ns = now_ns;
+    }
+
+    /// Begins the next round now, after work that is not timed.
+    pub(super) fn again(&mut self) {
+        self.last_ns = SystemClock.monotonic_ns();
+    }
+}
+
+impl<'a> End<'a> {
+    pub(super) fn new(
+        plan: &ProgramPlan,
+        (line, watch): (Line, Watch<'a>),
+        (near, open): (Blocks, Option<Blocks>),
+        drives: bool,
+    ) -> Result<Self, ProgramError> {
+        let letter = Letter::new(&line.domain)?;
+        let mut letters = PreparedSends::default();
+        let len = u32::try_from(MESSAGE_LEN).unwrap_or(u32::MAX);
+        let local = Local::Registered { region: letter.region.clone(), offset: 0, len };
+        letters.push(MESSAGE, Verb::Send { immediate: Some(1) }, &local, 1);
+        letters.set_signaled(0, true);
+        if let Some(reach) = &line.reach {
+            letters.address(0, &reach.handle, (reach.queue_pair, reach.key));
+        }
+        let (seen, scratch) = (Seen::default(), Vec::new());
+        let plan = *plan;
+        let (unsignaled, signaled) = (0, 0);
+        Ok(Self {
+            plan,
+            line,
+            watch,
+            near,
+            open,
+            drives,
+            letter,
+            letters,
+            unsignaled,
+            signaled,
+            seen,
+            scratch,
+        })
+    }
+
+    /// The length of a block.
+    pub(super) fn len(&self) -> usize {
+        self.plan.size as usize
+    }
+
+    /// An empty outbox for this plan.
+    pub(super) fn outbox(&self) -> Outbox {
+        Outbox::new(self.len(), self.plan.sge, self.plan.is_inline())
+    }
+
+    /// Checks the connection every so many rounds.
+    #[inline]
+    pub(super) fn check(&mut self, number: u64) -> Result<(), ProgramError> {
+        if number.is_multiple_of(CHECK_EVERY) { self.watch.check() } else { Ok(()) }
+    }
+
+    /// The same of looks in vain, and fails if these take too long.
+    pub(super) fn check_answer(
+        &mut self,
+        looks: u64,
+        since_ns: &mut Option<u64>,
+    ) -> Result<(), ProgramError> {
+        if !looks.is_multiple_of(CHECK_EVERY) {
+            return Ok(());
+        }
+        self.watch.check()?;
+        let now_ns = SystemClock.monotonic_ns();
+        let waited_ns = now_ns.saturating_sub(*since_ns.get_or_insert(now_ns));
+        if waited_ns > ANSWER_NS { Err(ProgramError::NoAnswer) } else { Ok(()) }
+    }
+
+    /// Posts the one work request of an outbox. Every so often it has a completion, which is taken before the next one.
+    #[inline]
+    pub(super) fn post(&mut self, outbox: &mut Outbox) -> Result<(), ProgramError> {
+        self.post_last(outbox, 1)
+    }
+
+    /// The same for the first `count`, of which the last one has a completion.
+    #[inline]
+    pub(super) fn post_last(&mut self, outbox: &mut Outbox, count: usize) -> Result<(), ProgramError> {
+        self.unsignaled += 1;
+        let is_signaled = self.unsignaled >= self.plan.signal_every;
+        if is_signaled {
+            self.unsignaled = 0;
+            while self.signaled > 0 {
+                self.await_sent()?;
+            }
+            self.signaled += 1;
+        }
+        outbox.set_signaled(count - 1, is_signaled);
+        Ok(outbox.post(&self.line.queue_pair, count)?)
+    }
+
+    /// Waits for the completion of a block's work request.
+    #[inline]
+    pub(super) fn await_sent(&mut self) -> Result<(), ProgramError> {
+        let completion = await_completion(&self.line, &mut self.watch, Queue::Sends, None)?;
+        self.on_sent(completion)
+    }
+
+    #[inline]
+    fn on_sent(&mut self, completion: Option<WorkCompletion>) -> Result<(), ProgramError> {
+        match completion {
+            Some(completion) if completion.status != Status::Success => Err(ProgramError::of(&completion)),
+            Some(completion) if completion.wr_id != MESSAGE => {
+                self.signaled = self.signaled.saturating_sub(1);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits for a message or a block, for up to this time.
+    #[inline]
+    pub(super) fn receive(&mut self, limit_ns: Option<u64>) -> Result<Option<Arrival>, ProgramError> {
+        let completion = await_completion(&self.line, &mut self.watch, Queue::Receives, limit_ns)?;
+        completion.map(|completion| self.line.inbox.arrival(&completion)).transpose()
+    }
+
+    /// Polls for a message or a block, once.
+    #[inline]
+    pub(super) fn try_receive(&mut self) -> Result<Option<Arrival>, ProgramError> {
+        let completion = self.line.receives.poll_one()?;
+        completion.map(|completion| self.line.inbox.arrival(&completion)).transpose()
+    }
+
+    /// Posts the receive of an arrival again.
+    #[inline]
+    pub(super) fn repost(&mut self, arrival: Arrival) -> Result<(), ProgramError> {
+        self.line.inbox.post(&self.line.queue_pair, arrival.slot)
+    }
+
+    /// Counts a block that has the right number at both ends, after comparing all of it if that is its turn.
+    #[inline]
+    pub(super) fn verify(&mut self, block: &Block, number: u64) {
+        self.seen.verified += 1;
+        if is_whole(number, block.len()) {
+            self.verify_all(block, number);
+        }
+    }
+
+    /// The same for a block that the peer writes, whose bytes may arrive in any order: waits for those between the ends.
+    #[inline]
+    pub(super) fn verify_written(&mut self, block: &Block, number: u64) -> Result<(), ProgramError> {
+        self.seen.verified += 1;
+        if is_whole(number, block.len()) {
+            let scratch = &mut self.scratch;
+            let look = || Ok(block.is_all(number, scratch).then_some(()));
+            match self.watch.spin_for(LATE_NS, look)? {
+                Some(()) => self.seen.whole += 1,
+                None => self.seen.wrong += 1,
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a message between blocks. Returns it if it is the end.
+    pub(super) fn on_message(&mut self, arrival: Arrival) -> Result<Option<Message>, ProgramError> {
+        let message = self.line.inbox.message(arrival);
+        self.repost(arrival)?;
+        match message.map(|message| message.what) {
+            Some(MessageKind::End) => Ok(message),
+            // The answer was lost.
+            Some(MessageKind::Buffers) if !self.plan.program.is_reliable() => {
+                let buffers = self.buffers();
+                self.say(&buffers)?;
+                Ok(None)
+            }
+            _ => Err(malformed()),
+        }
+    }
+
+    /// Compares all of a block that was counted already.
+    pub(super) fn verify_all(&mut self, block: &Block, number: u64) {
+        if block.is_all(number, &mut self.scratch) {
+            self.seen.whole += 1;
+        } else {
+            self.seen.wrong += 1;
+        }
+    }
+
+    /// Counts a block that has one number at both ends, and another between.
+    pub(super) fn verify_as(&mut self, block: &Block, ends: u64, between: u64) {
+        if block.is_as(ends, between, &mut self.scratch) {
+            self.seen.verified += 1;
+            self.seen.whole += 1;
+        } else {
+            self.seen.wrong += 1;
+        }
+    }
+
+    /// Counts a block with the right, or a wrong, number at its ends.
+    #[inline]
+    pub(super) fn verify_ends(&mut self, block: &Block, number: u64) {
+        if block.holds(number) {
+            self.seen.verified += 1;
+        } else {
+            self.seen.wrong += 1;
+        }
+    }
+
+    /// The space of whole comparisons.
+    pub(super) fn scratch(&mut self) -> &mut Vec<u64> {
+        &mut self.scratch
+    }
+
+    /// Sends a message.
+    pub(super) fn say(&mut self, message: &Message) -> Result<(), ProgramError> {
+        self.letter.write(message);
+        self.line.queue_pair.post_prepared(&mut self.letters, 1)?;
+        loop {
+            let completion = await_completion(&self.line, &mut self.watch, Queue::Sends, None)?;
+            let is_it = completion.is_some_and(|completion| completion.wr_id == MESSAGE);
+            self.on_sent(completion)?;
+            if is_it {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits for a message of this kind, asleep. Over an unreliable connection, `again` is sent again until it comes.
+    pub(super) fn await_message(
+        &mut self,
+        what: MessageKind,
+        again: Option<&Message>,
+    ) -> Result<Message, ProgramError> {
+        let is_lossy = !self.plan.program.is_reliable();
+        let mut tries = 0;
+        loop {
+            let limit_ns = (is_lossy && again.is_some()).then_some(AGAIN_NS);
+            let Some(arrival) = self.sleep(limit_ns)? else {
+                tries += 1;
+                if tries > LOST_MAX {
+                    return Err(ProgramError::NoAnswer);
+                }
+                if let Some(again) = again {
+                    self.say(again)?;
+                }
+                continue;
+            };
+            let message = self.line.inbox.message(arrival);
+            self.repost(arrival)?;
+            match message {
+                Some(message) if message.what == what => return Ok(message),
+                // Over an unreliable connection, what was repeated or was late.
+                _ if is_lossy => {}
+                _ => return Err(malformed()),
+            }
+        }
+    }
+
+    /// Sleeps until a message or a block arrives, for up to this time.
+    fn sleep(&mut self, limit_ns: Option<u64>) -> Result<Option<Arrival>, ProgramError> {
+        let completion = sleep(&self.line, &mut self.watch, Queue::Receives, limit_ns)?;
+        completion.map(|completion| self.line.inbox.arrival(&completion)).transpose()
+    }
+
+    /// Sleeps until the peer has finished. The time that this takes begins and ends with the sleep.
+    pub(super) fn sleep_to_the_end(&mut self) -> Result<(Message, Meter), ProgramError> {
+        let line = &self.line;
+        // What runs for the first time takes longer.
+        self.watch.sleep(&line.channel, Some(0))?;
+        let _rehearsal = Meter::start().stop();
+        line.channel.drain()?;
+        line.receives.arm()?;
+        let meter = Meter::start();
+        let (mut times, mut probe_ns) = (meter.stop(), PROBE_NS);
+        let completion = loop {
+            // The peer's message may have come before the queue was armed.
+            let line = &self.line;
+            if let Some(completion) = line.receives.poll_one()? {
+                break completion;
+            }
+            self.watch.sleep(&line.channel, Some(PROBE_NS))?;
+            times = meter.stop();
+            if line.channel.drain()? == 0 && times.wall_ns >= probe_ns {
+                self.probe()?;
+                probe_ns = times.wall_ns.saturating_add(PROBE_NS);
+            }
+            self.line.receives.arm()?;
+        };
+        let arrival = self.line.inbox.arrival(&completion)?;
+        Ok((self.on_message(arrival)?.ok_or_else(malformed)?, times))
+    }
+
+    /// READs nothing, which shows whether the peer's host answers: of a connection by librdmacm nothing else does.
+    fn probe(&mut self) -> Result<(), ProgramError> {
+        let mut probe = PreparedSends::default();
+        let local = Local::Registered { region: self.letter.region.clone(), offset: 0, len: 0 };
+        probe.push(MESSAGE, Verb::Read(Remote { address: 0, key: 0 }), &local, 1);
+        probe.set_signaled(0, true);
+        self.line.queue_pair.post_prepared(&mut probe, 1)?;
+        match sleep(&self.line, &mut self.watch, Queue::Sends, Some(ANSWER_NS))? {
+            None => Err(ProgramError::Gone),
+            completion => self.on_sent(completion),
+        }
+    }
+
+    /// The message that tells the peer where its blocks are.
+    pub(super) fn buffers(&self) -> Message {
+        let Some(open) = &self.open else { return Message::buffers(0, 0, 0) };
+        let region = &open.region;
+        Message::buffers(region.iova(), region.remote_key(), region.region().len() as u64)
+    }
+
+    /// The peer's blocks, of which there must be `count`.
+    pub(super) fn far(&self, message: &Message, count: usize) -> Result<Far, ProgramError> {
+        let stride = self.near.offset(1) as u64;
+        if message.len < stride.saturating_mul(count as u64) {
+            return Err(malformed());
+        }
+        Ok(Far { address: message.address, key: message.key, stride })
+    }
+}
+
+/// The error of a peer that does not keep to the program.
+pub(super) fn malformed() -> ProgramError {
+    super::super::error::VerbsError::Malformed { why: "it does not belong to this program" }.into()
+}
+
+/// A completion queue.
+#[derive(Clone, Copy, Debug)]
+enum Queue {
+    Sends,
+    Receives,
+}
+
+impl Queue {
+    #[inline]
+    fn of(self, line: &Line) -> &CompletionQueue {
+        match self {
+            Self::Sends => &line.sends,
+            Self::Receives => &line.receives,
+        }
+    }
+}
+
+/// Waits for a completion as the plan says, for up to this time.
+#[inline]
+fn await_completion(
+    line: &Line,
+    watch: &mut Watch<'_>,
+    queue: Queue,
+    limit_ns: Option<u64>,
+) -> Result<Option<WorkCompletion>, ProgramError> {
+    if line.events {
+        return match sleep(line, watch, queue, Some(limit_ns.unwrap_or(ANSWER_NS)))? {
+            None if limit_ns.is_none() => Err(ProgramError::NoAnswer),
+            completion => Ok(completion),
+        };
+    }
+    let queue = queue.of(line);
+    let look = || Ok(queue.poll_one()?);
+    match limit_ns {
+        None => watch.spin(look).map(Some),
+        Some(limit_ns) => watch.spin_for(limit_ns, look),
+    }
+}
+
+/// Sleeps until there is a completion, for up to this time.
+fn sleep(
+    line: &Line,
+    watch: &mut Watch<'_>,
+    queue: Queue,
+    limit_ns: Option<u64>,
+) -> Result<Option<WorkCompletion>, ProgramError> {
+    let queue = queue.of(line);
+    let deadline_ns = limit_ns.map(|limit_ns| SystemClock.monotonic_ns().saturating_add(limit_ns));
+    loop {
+        if let Some(completion) = queue.poll_one()? {
+            return Ok(Some(completion));
+        }
+        line.channel.drain()?;
+        queue.arm()?;
+        // What came before the queue was armed causes no event.
+        if let Some(completion) = queue.poll_one()? {
+            return Ok(Some(completion));
+        }
+        let left_ns = deadline_ns.map(|deadline_ns| deadline_ns.saturating_sub(SystemClock.monotonic_ns()));
+        if left_ns == Some(0) {
+            return Ok(None);
+        }
+        watch.sleep(&line.channel, left_ns)?;
+    }
+}

@@ -1,0 +1,62 @@
+use super::super::error::{Failure, VerbsError};
+use super::super::sys::{SysError, WorkCompletion};
+use crate::fabric::FabricError;
+
+/// Why a program did not run, or not to its end.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProgramError {
+    /// The plan does not fit the program or the device.
+    #[error("{why}")]
+    Unfit {
+        /// What does not fit, and what to do.
+        why: String,
+    },
+    /// The peer refused the program.
+    #[error("the other process refused the program: {why}")]
+    Refused {
+        /// Its reason.
+        why: &'static str,
+    },
+    /// The peer is gone.
+    #[error("the other process is gone: it has ended, or its host does not answer")]
+    Gone,
+    /// The peer is connected, and does not go on.
+    #[error("the other process has stopped answering")]
+    NoAnswer,
+    /// The run was stopped from outside.
+    #[error("the run was stopped")]
+    Stopped,
+    /// The fabric failed.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+}
+
+impl ProgramError {
+    /// A plan that does not fit for this reason.
+    pub(super) fn unfit(why: impl Into<String>) -> Self {
+        Self::Unfit { why: why.into() }
+    }
+
+    /// The failure that this completion reports.
+    #[cold]
+    pub(super) fn of(completion: &WorkCompletion) -> Self {
+        match Failure::of(completion).error() {
+            // Flushed: the peer disconnected, or did not answer.
+            None | Some(VerbsError::NoAnswer) => Self::Gone,
+            Some(error) => FabricError::Verbs(error).into(),
+        }
+    }
+}
+
+impl From<SysError> for ProgramError {
+    fn from(error: SysError) -> Self {
+        FabricError::from(error).into()
+    }
+}
+
+impl From<VerbsError> for ProgramError {
+    fn from(error: VerbsError) -> Self {
+        FabricError::Verbs(error).into()
+    }
+}

@@ -1,0 +1,210 @@
+//! The queue pairs of a program, connected by librdmacm.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use super::super::device;
+use super::super::endpoint::MIN_RNR_TIMER;
+use super::super::error::VerbsError;
+use super::super::manager::{Destination, RETRY_COUNT, RNR_RETRY_COUNT, not_reached};
+use super::super::opened::{Devices, OpenDevice};
+use super::super::sys::{CmEvent, CmEventKind, CmId, ConnectParameters, EventChannel, PortSpace};
+use super::error::ProgramError;
+use super::line::Line;
+use super::plan::ProgramPlan;
+use super::watch::{Tie, Watch};
+use super::wire::Refusal;
+use crate::clock::{Clock, SystemClock};
+use crate::fabric::FabricError;
+use crate::limits;
+
+/// The reason of a rejection: no program listens.
+const REJECTED_NO_LISTENER: i32 = 8;
+const NS_PER_MS: u64 = 1_000_000;
+
+/// Waits for the next event, at most until this moment.
+fn next_event(
+    channel: &Arc<EventChannel>,
+    stop: BorrowedFd<'_>,
+    deadline_ns: u64,
+) -> Result<CmEvent, ProgramError> {
+    loop {
+        if let Some(event) = channel.next()? {
+            return Ok(event);
+        }
+        let left_ns = deadline_ns.saturating_sub(SystemClock.monotonic_ns());
+        if left_ns == 0 {
+            return Err(ProgramError::NoAnswer);
+        }
+        let timeout = Timespec::try_from(std::time::Duration::from_nanos(left_ns)).ok();
+        let handle = |handle| PollFd::from_borrowed_fd(handle, PollFlags::IN);
+        let mut polled = [handle(channel.as_fd()), handle(stop)];
+        match rustix::event::poll(&mut polled, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(FabricError::system("wait for the other process")(errno).into()),
+        }
+        let [_, stops] = polled.map(|polled| !polled.revents().is_empty());
+        if stops {
+            return Err(ProgramError::Stopped);
+        }
+    }
+}
+
+fn open(id: &CmId, devices: &Devices) -> Result<Arc<OpenDevice>, ProgramError> {
+    let context = id.context()?.ok_or(VerbsError::DeviceGone)?;
+    Ok(devices.open(&context)?)
+}
+
+/// A connection being established by this end.
+struct Dialling<'a> {
+    to: &'a Destination,
+    id: CmId,
+    channel: Arc<EventChannel>,
+    stop: BorrowedFd<'a>,
+    deadline_ns: u64,
+}
+
+/// Connects to the process that listens there.
+pub(super) fn dial<'a>(
+    plan: &ProgramPlan,
+    to: &Destination,
+    devices: &Devices,
+    stop: BorrowedFd<'a>,
+) -> Result<(Line, Watch<'a>), ProgramError> {
+    let deadline_ns = SystemClock.monotonic_ns().saturating_add(limits::verbs::CONNECT_DEADLINE_NS);
+    let channel = EventChannel::create().map_err(device::explain)?;
+    let id = CmId::create(&channel, PortSpace::Connections)?;
+    let source = devices.source(&to.target)?;
+    let dialling = Dialling { to, id, channel, stop, deadline_ns };
+    let (line, opened) = dialling.resolve(plan, source.as_ref(), devices)?;
+    dialling.id.connect(&ConnectParameters {
+        private_data: &plan.emit(),
+        responder_resources: opened.reads_served_max,
+        initiator_depth: opened.reads_max,
+        retry_count: RETRY_COUNT,
+        rnr_retry_count: RNR_RETRY_COUNT,
+    })?;
+    dialling.expect(CmEventKind::Established)?;
+    line.queue_pair.set_min_rnr_timer(MIN_RNR_TIMER)?;
+    line.queue_pair.set_access(plan.program.flags(plan.program.client_drives()))?;
+    let Dialling { id, channel, .. } = dialling;
+    Ok((line, Watch::new(Tie::Managed { id, channel }, stop)))
+}
+
+impl Dialling<'_> {
+    /// Resolves the address and the route, and makes the queue pair between.
+    fn resolve(
+        &self,
+        plan: &ProgramPlan,
+        source: Option<&SocketAddr>,
+        devices: &Devices,
+    ) -> Result<(Line, Arc<OpenDevice>), ProgramError> {
+        let timeout_ms = i32::try_from(limits::verbs::CONNECT_DEADLINE_NS / NS_PER_MS).unwrap_or(i32::MAX);
+        let begun = self.id.resolve_address(source, &self.to.target, timeout_ms);
+        begun.map_err(|error| not_reached(self.to, error.into()))?;
+        self.expect(CmEventKind::AddressResolved)?;
+        let opened = open(&self.id, devices)?;
+        let id = &self.id;
+        let mut line = Line::create(plan, &opened, |domain, plan| id.create_queue_pair(domain, plan))?;
+        line.post_receives()?;
+        self.id.set_ack_timeout(opened.ack_timeout)?;
+        self.id.resolve_route(timeout_ms)?;
+        self.expect(CmEventKind::RouteResolved)?;
+        Ok((line, opened))
+    }
+
+    fn expect(&self, wanted: CmEventKind) -> Result<(), ProgramError> {
+        let address = || self.to.address.clone();
+        loop {
+            let event = match next_event(&self.channel, self.stop, self.deadline_ns) {
+                Err(ProgramError::NoAnswer) => {
+                    return Err(FabricError::NoAnswer { address: address() }.into());
+                }
+                event => event?,
+            };
+            match event.kind {
+                kind if kind == wanted => return Ok(()),
+                CmEventKind::Rejected if event.status == REJECTED_NO_LISTENER => {
+                    return Err(FabricError::NoSuchNode { address: address() }.into());
+                }
+                CmEventKind::Rejected => {
+                    return Err(match Refusal::parse(&event.private_data) {
+                        Some(refusal) => ProgramError::Refused { why: refusal.why() },
+                        None => VerbsError::NotANode.into(),
+                    });
+                }
+                CmEventKind::AddressError
+                | CmEventKind::RouteError
+                | CmEventKind::ConnectError
+                | CmEventKind::Unreachable
+                | CmEventKind::Disconnected
+                | CmEventKind::DeviceRemoval => {
+                    let (name, status) = (format!("{:?}", event.kind), event.status);
+                    return Err(not_reached(self.to, VerbsError::NotConnected { event: name, status }).into());
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Accepts a peer's request. `None` if it was refused.
+pub(super) fn accept<'a>(
+    request: CmEvent,
+    devices: &Devices,
+    stop: BorrowedFd<'a>,
+) -> Result<Option<(ProgramPlan, Line, Watch<'a>)>, ProgramError> {
+    let Some(id) = &request.new_id else { return Ok(None) };
+    let plan = match ProgramPlan::parse(&request.private_data) {
+        Ok(plan) if plan.program.has_manager() => plan,
+        refused => {
+            // It fails if the peer is gone already.
+            let _ = id.reject(&refused.err().unwrap_or(Refusal::Program).emit());
+            return Ok(None);
+        }
+    };
+    let accepted = answer(&plan, &request, id, devices).inspect_err(|_| {
+        // It fails if the peer is gone already.
+        let _ = id.reject(&Refusal::Resources.emit());
+    });
+    let (line, channel) = accepted?;
+    let deadline_ns = SystemClock.monotonic_ns().saturating_add(limits::verbs::CONNECT_DEADLINE_NS);
+    loop {
+        match next_event(&channel, stop, deadline_ns)?.kind {
+            CmEventKind::Established => break,
+            CmEventKind::Disconnected
+            | CmEventKind::Rejected
+            | CmEventKind::ConnectError
+            | CmEventKind::Unreachable => return Err(ProgramError::Gone),
+            _ => {}
+        }
+    }
+    Ok(Some((plan, line, Watch::new(Tie::Managed { id: id.clone(), channel }, stop))))
+}
+
+fn answer(
+    plan: &ProgramPlan,
+    request: &CmEvent,
+    id: &CmId,
+    devices: &Devices,
+) -> Result<(Line, Arc<EventChannel>), ProgramError> {
+    let channel = EventChannel::create()?;
+    id.migrate(&channel)?;
+    let opened = open(id, devices)?;
+    id.set_ack_timeout(opened.ack_timeout)?;
+    let mut line = Line::create(plan, &opened, |domain, plan| id.create_queue_pair(domain, plan))?;
+    line.post_receives()?;
+    id.accept(&ConnectParameters {
+        private_data: &[],
+        responder_resources: request.responder_resources.min(opened.reads_served_max),
+        initiator_depth: request.initiator_depth.min(opened.reads_max),
+        retry_count: RETRY_COUNT,
+        rnr_retry_count: RNR_RETRY_COUNT,
+    })?;
+    line.queue_pair.set_min_rnr_timer(MIN_RNR_TIMER)?;
+    line.queue_pair.set_access(plan.program.flags(!plan.program.client_drives()))?;
+    Ok((line, channel))
+}

@@ -1,0 +1,128 @@
+//! How the two ends meet: one listens for both ways to connect, the other dials.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use super::super::connection::{addresses, listen_both};
+use super::super::device::Wish;
+use super::super::handshake::TcpAcceptor;
+use super::super::manager::{self, CmListener, Destination};
+use super::super::opened::Devices;
+use super::super::sys::QueuePairKind;
+use super::error::ProgramError;
+use super::line::Line;
+use super::plan::ProgramPlan;
+use super::run::{self, ProgramReport};
+use super::watch::Watch;
+use super::{exchanged, managed};
+use crate::clock::{Clock, SystemClock, saturate};
+use crate::fabric::{Address, FabricError, RdmaConnect};
+
+/// The pause between two attempts to reach a peer.
+const TRY_AGAIN: Duration = Duration::from_millis(20);
+
+/// Listens for the peers of programs, which it serves one after the other.
+#[derive(Debug)]
+pub struct ProgramListener {
+    listener: CmListener,
+    counter: TcpAcceptor,
+    devices: Devices,
+}
+
+impl ProgramListener {
+    /// Listens at this address.
+    ///
+    /// # Errors
+    ///
+    /// [`ProgramError`] when no RDMA device has the address, or it is in use.
+    pub fn open(at: &Address) -> Result<Self, ProgramError> {
+        let devices = Devices::new(Wish::from_environment(None)?);
+        let (listener, counter) = listen_both(&manager::resolve(at)?, &devices)?;
+        Ok(Self { listener, counter, devices })
+    }
+
+    /// The addresses at which peers reach it.
+    pub fn addresses(&self) -> Vec<Address> {
+        addresses(&self.listener)
+    }
+
+    /// Waits for a peer, and serves it to the end of its program. `None` if the peer was refused.
+    ///
+    /// # Errors
+    ///
+    /// [`ProgramError::Stopped`] when `stop` becomes readable; another when the connection or the device fails. The next peer can
+    /// still be served, unless waiting itself fails.
+    pub fn serve_next(&self, stop: BorrowedFd<'_>) -> Result<Option<ProgramReport>, ProgramError> {
+        loop {
+            if let Some(request) = self.listener.next()? {
+                return serve(managed::accept(request, &self.devices, stop)?);
+            }
+            if let Some(socket) = self.counter.next()? {
+                return serve(exchanged::accept(socket, &self.devices, stop)?);
+            }
+            let handles = [self.listener.channel.as_fd(), self.counter.wait_handle(), stop];
+            crate::fabric::wait(&handles, &[], Duration::MAX)?;
+            if is_readable(stop) {
+                return Err(ProgramError::Stopped);
+            }
+        }
+    }
+}
+
+fn serve(accepted: Option<(ProgramPlan, Line, Watch<'_>)>) -> Result<Option<ProgramReport>, ProgramError> {
+    accepted.map(|(plan, line, watch)| run::serve(&plan, line, watch)).transpose()
+}
+
+/// Whether there is something to read now.
+fn is_readable(handle: BorrowedFd<'_>) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec};
+    let mut polled = [PollFd::from_borrowed_fd(handle, PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut polled, Some(&now)).is_ok_and(|count| count > 0)
+}
+
+/// Connects to the process that listens at this address, which may take so long to be there.
+pub(super) fn dial<'a>(
+    plan: &ProgramPlan,
+    (address, connect): (&Address, RdmaConnect),
+    wait: Duration,
+    stop: BorrowedFd<'a>,
+) -> Result<(Line, Watch<'a>), ProgramError> {
+    check_connect(plan, connect)?;
+    let devices = Devices::new(Wish::from_environment(None)?);
+    let to = Destination::resolve(address)?;
+    let deadline_ns = SystemClock.monotonic_ns().saturating_add(saturate(wait));
+    loop {
+        let dialled = match connect {
+            RdmaConnect::Manager => managed::dial(plan, &to, &devices, stop),
+            RdmaConnect::Tcp | RdmaConnect::TcpUnreliable => exchanged::dial(plan, &to, &devices, stop),
+        };
+        match dialled {
+            Err(ProgramError::Fabric(FabricError::NoSuchNode { .. }))
+                if SystemClock.monotonic_ns() < deadline_ns =>
+            {
+                SystemClock.pause_until(stop, TRY_AGAIN);
+                if is_readable(stop) {
+                    return Err(ProgramError::Stopped);
+                }
+            }
+            dialled => return dialled,
+        }
+    }
+}
+
+/// Fails if queue pairs of this kind are not connected this way.
+fn check_connect(plan: &ProgramPlan, connect: RdmaConnect) -> Result<(), ProgramError> {
+    Err(ProgramError::unfit(match (plan.program.kind(), connect) {
+        (QueuePairKind::Uc, RdmaConnect::Manager) => {
+            "librdmacm connects reliable queue pairs only: use --rdma-connect tcp for an unreliable connection"
+        }
+        (QueuePairKind::Ud, RdmaConnect::Manager) => {
+            "datagrams are addressed by an exchange over TCP here: use --rdma-connect tcp"
+        }
+        (QueuePairKind::Rc, RdmaConnect::TcpUnreliable) => {
+            "this program needs a reliable connection: use --rdma-connect manager or tcp"
+        }
+        _ => return Ok(()),
+    }))
+}

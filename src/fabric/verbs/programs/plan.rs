@@ -1,0 +1,250 @@
+use super::super::sys::{QueuePairKind, RemoteAccess, RemoteFlags};
+use super::error::ProgramError;
+
+/// A program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Program {
+    /// The client WRITEs a block to the agent and READs it back; the agent is idle.
+    Rdma1,
+    /// The same with the roles exchanged: the server READs a block from the client and WRITEs it back; the client is idle.
+    Rdma1e,
+    /// Like the first, with a WRITE that has no completion: that of the READ covers it.
+    Rdma2,
+    /// Both ends WRITE, and recognize the other's block by its contents.
+    Rdma3,
+    /// Both ends WRITE a block, and SEND a message behind it that says so.
+    WriteAck,
+    /// Both ends READ the other's block, and SEND a message that says so.
+    ReadAck,
+    /// Both ends SEND blocks.
+    Send,
+    /// The client WRITEs a block, and has it acknowledged by the agent's device; the agent is idle.
+    Write,
+    /// The client READs a block; the agent is idle.
+    Read,
+    /// Both ends SEND blocks over an unreliable connection.
+    UcSend,
+    /// Like the third, over an unreliable connection.
+    UcWrite,
+    /// Both ends SEND datagrams.
+    UdSend,
+    /// The client WRITEs as many blocks as possible; the agent is idle.
+    BlastWrite,
+    /// The client READs as many blocks as possible; the agent is idle.
+    BlastRead,
+}
+
+/// All programs, in the order of their numbers.
+const ALL: [Program; 14] = [
+    Program::Rdma1,
+    Program::Rdma1e,
+    Program::Rdma2,
+    Program::Rdma3,
+    Program::WriteAck,
+    Program::ReadAck,
+    Program::Send,
+    Program::Write,
+    Program::Read,
+    Program::UcSend,
+    Program::UcWrite,
+    Program::UdSend,
+    Program::BlastWrite,
+    Program::BlastRead,
+];
+
+impl Program {
+    /// Its number on the wire.
+    pub(super) fn number(self) -> u8 {
+        let index = ALL.iter().position(|program| *program == self).unwrap_or(ALL.len());
+        u8::try_from(index + 1).unwrap_or(u8::MAX)
+    }
+
+    /// The program with this number.
+    pub(super) fn of_number(number: u8) -> Option<Self> {
+        ALL.get(usize::from(number).checked_sub(1)?).copied()
+    }
+
+    /// The kind of its queue pairs.
+    pub(super) fn kind(self) -> QueuePairKind {
+        match self {
+            Self::UcSend | Self::UcWrite => QueuePairKind::Uc,
+            Self::UdSend => QueuePairKind::Ud,
+            _ => QueuePairKind::Rc,
+        }
+    }
+
+    /// Whether its queue pairs are reliable.
+    pub(super) fn is_reliable(self) -> bool {
+        self.kind() == QueuePairKind::Rc
+    }
+
+    /// Whether librdmacm connects its queue pairs.
+    pub(super) fn has_manager(self) -> bool {
+        self.kind() == QueuePairKind::Rc
+    }
+
+    /// Whether it only streams blocks.
+    pub(super) fn is_blast(self) -> bool {
+        matches!(self, Self::BlastWrite | Self::BlastRead)
+    }
+
+    /// Whether its blocks travel in messages.
+    pub(super) fn sends_blocks(self) -> bool {
+        matches!(self, Self::Send | Self::UcSend | Self::UdSend)
+    }
+
+    /// Whether the end that dialled drives.
+    pub(super) fn client_drives(self) -> bool {
+        self != Self::Rdma1e
+    }
+
+    /// What the peer of the driving end, or of the other, may do with its exposed memory.
+    pub(super) fn access(self, drives: bool) -> RemoteAccess {
+        match self {
+            Self::Rdma3 | Self::UcWrite | Self::WriteAck => RemoteAccess::Write,
+            Self::ReadAck => RemoteAccess::Read,
+            Self::Rdma1 | Self::Rdma1e | Self::Rdma2 | Self::Write | Self::BlastWrite if !drives => {
+                RemoteAccess::Write
+            }
+            Self::Read | Self::BlastRead if !drives => RemoteAccess::Read,
+            _ => RemoteAccess::None,
+        }
+    }
+
+    /// What the queue pair of this end lets its peer do.
+    pub(super) fn flags(self, drives: bool) -> RemoteFlags {
+        let access = self.access(drives);
+        // A probe READs nothing, and unreliable connections have no READs.
+        RemoteFlags { read: self.is_reliable(), write: access == RemoteAccess::Write }
+    }
+
+    /// Whether blocks can be part of the work requests: a READ has none.
+    pub(super) fn has_inline(self) -> bool {
+        !matches!(self, Self::Read | Self::ReadAck | Self::BlastRead)
+    }
+
+    /// Whether some of its work requests may have no completion.
+    pub(super) fn has_signal_every(self) -> bool {
+        self.is_blast() || self.sends_blocks() || matches!(self, Self::Rdma3 | Self::WriteAck | Self::UcWrite)
+    }
+}
+
+/// How a program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ProgramPlan {
+    /// The program.
+    pub program: Program,
+    /// Bytes of a block.
+    pub size: u32,
+    /// How many round trips, or blocks; otherwise as many as the time allows.
+    pub iterations: Option<u64>,
+    /// How long it runs without a number of iterations, nanoseconds.
+    pub time_ns: u64,
+    /// Blocks of at most so many bytes are copied into their work requests.
+    pub inline: u32,
+    /// Scatter/gather elements of a block.
+    pub sge: u32,
+    /// Every so many work requests one has a completion.
+    pub signal_every: u32,
+    /// Work requests in flight, and receives posted, at most.
+    pub depth: u32,
+    /// Work requests of a blast that are posted together.
+    pub chain: u32,
+    /// Sleep until there is a completion, instead of polling without pause.
+    pub events: bool,
+}
+
+/// Most bytes of all blocks of an end.
+const MEMORY_MAX: u64 = 1 << 30;
+/// Most scatter/gather elements.
+pub(super) const SGE_MAX: u32 = 32;
+/// Most work requests.
+pub(super) const DEPTH_MAX: u32 = 16_384;
+/// Bytes of the shortest block: its number.
+const SIZE_MIN: u32 = 8;
+
+impl ProgramPlan {
+    /// A plan with defaults for this program and size: one second, nothing inline, one element.
+    pub fn new(program: Program, size: u32) -> Self {
+        let (chain, signal_every) = match (program.is_blast(), program.has_signal_every()) {
+            (true, _) => (16, 16),
+            (false, true) => (1, 64),
+            (false, false) => (1, 1),
+        };
+        Self {
+            program,
+            size,
+            iterations: None,
+            time_ns: 1_000_000_000,
+            inline: 0,
+            sge: 1,
+            signal_every,
+            depth: 128,
+            chain,
+            events: false,
+        }
+    }
+
+    /// Whether the block of a work request is copied into it.
+    pub(super) fn is_inline(&self) -> bool {
+        self.program.has_inline() && self.size <= self.inline
+    }
+
+    /// Fails if its numbers contradict each other.
+    pub(super) fn check(&self) -> Result<(), ProgramError> {
+        let Self { size, sge, signal_every, depth, chain, .. } = *self;
+        let blocks = if self.program.is_blast() || self.program.sends_blocks() { depth.into() } else { 2 };
+        Err(ProgramError::unfit(if size < SIZE_MIN {
+            format!("blocks have at least {SIZE_MIN} bytes: use a greater --size")
+        } else if !(1..=DEPTH_MAX).contains(&depth) {
+            format!("--depth {depth} is not from 1 to {DEPTH_MAX}")
+        } else if !(1..=SGE_MAX.min(size)).contains(&sge) {
+            format!("--sge {sge} is not from 1 to {}", SGE_MAX.min(size))
+        } else if signal_every == 0 || chain == 0 || chain.saturating_add(signal_every) > depth + 1 {
+            format!(
+                "with --depth {depth}, --chain {chain} and --signal-every {signal_every} leave work requests without a completion: \
+                 use a --depth of at least {}",
+                u64::from(chain) + u64::from(signal_every) - 1
+            )
+        } else if u64::from(size).saturating_mul(blocks) > MEMORY_MAX {
+            format!("{blocks} blocks of {size} bytes are more than 1 GiB: use a smaller --depth or --size")
+        } else {
+            return Ok(());
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_programs_are_read_back() {
+        for program in ALL {
+            assert_eq!(Program::of_number(program.number()), Some(program));
+            assert!(ProgramPlan::new(program, 8).check().is_ok());
+        }
+        assert_eq!((Program::of_number(0), Program::of_number(15)), (None, None));
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        let plan = ProgramPlan::new(Program::BlastWrite, 64);
+        let wrong = [
+            ProgramPlan { size: 7, ..plan },
+            ProgramPlan { depth: 0, ..plan },
+            ProgramPlan { depth: 30, ..plan },
+            ProgramPlan { sge: 33, ..plan },
+            ProgramPlan { sge: 0, ..plan },
+            ProgramPlan { chain: u32::MAX, ..plan },
+            ProgramPlan { signal_every: 0, ..plan },
+            ProgramPlan { size: 1 << 30, ..plan },
+        ];
+        for plan in wrong {
+            assert!(matches!(plan.check(), Err(ProgramError::Unfit { .. })), "{plan:?}");
+        }
+        assert!(ProgramPlan { depth: 31, ..plan }.check().is_ok());
+    }
+}

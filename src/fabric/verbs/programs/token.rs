@@ -1,0 +1,74 @@
+//! Programs in which both ends WRITE and poll their memory, so that a block is its own message: rdma-3 and uc-write.
+
+use super::end::{End, Far, LOST_MAX, LOST_NS, Rounds};
+use super::error::ProgramError;
+use super::figures::Figures;
+use super::pattern::Block;
+use super::wire::Message;
+
+/// Looks at the memory between two looks for a message.
+const LOOKS: u32 = 512;
+
+/// The block that the peer writes.
+fn written(end: &End<'_>) -> Result<Block, ProgramError> {
+    end.open.as_ref().map(|open| open.block(0)).ok_or_else(super::end::malformed)
+}
+
+/// WRITEs each block and waits for the peer's.
+pub(super) fn drive(end: &mut End<'_>, far: Far) -> Result<Figures, ProgramError> {
+    let mut ping = end.outbox();
+    ping.write(&end.near, 0, far.block(0));
+    let (pong, is_reliable) = (written(end)?, end.plan.program.is_reliable());
+    let mut rounds = Rounds::begin(&end.plan);
+    let mut lost_in_a_row = 0;
+    while let Some(number) = rounds.next() {
+        ping.fill(0, number);
+        end.post(&mut ping)?;
+        let look = || Ok(pong.holds(number).then_some(()));
+        if is_reliable {
+            end.watch.spin(look)?;
+        } else if end.watch.spin_for(LOST_NS, look)?.is_none() {
+            end.seen.lost += 1;
+            lost_in_a_row += 1;
+            if lost_in_a_row > LOST_MAX {
+                return Err(ProgramError::NoAnswer);
+            }
+            rounds.again();
+            continue;
+        }
+        lost_in_a_row = 0;
+        end.verify_written(&pong, number)?;
+        rounds.done();
+        end.check(number)?;
+    }
+    Ok(rounds.durations.figures())
+}
+
+/// Copies each block that the peer WRITEs, and WRITEs it back, until the peer says that it has finished.
+pub(super) fn answer(end: &mut End<'_>, far: Far) -> Result<Message, ProgramError> {
+    let mut pong = end.outbox();
+    pong.write(&end.near, 0, far.block(0));
+    let (ping, is_reliable) = (written(end)?, end.plan.program.is_reliable());
+    let (mut last, mut looks_in_vain, mut since_ns) = (0, 0, None);
+    loop {
+        // Of a reliable connection the next number is known, which is quicker to compare with.
+        let look = || match is_reliable {
+            true => ping.holds(last + 1).then_some(last + 1),
+            false => ping.number().filter(|number| *number > last),
+        };
+        let Some(number) = (0..LOOKS).find_map(|_| look()) else {
+            if let Some(arrival) = end.try_receive()?
+                && let Some(message) = end.on_message(arrival)?
+            {
+                return Ok(message);
+            }
+            looks_in_vain += 1;
+            end.check_answer(looks_in_vain, &mut since_ns)?;
+            continue;
+        };
+        (last, since_ns) = (number, None);
+        end.verify_written(&ping, number)?;
+        pong.copy(0, &ping, number);
+        end.post(&mut pong)?;
+    }
+}

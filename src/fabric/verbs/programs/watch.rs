@@ -1,0 +1,203 @@
+//! What a wait is watched for: whether the connection stands, the caller wants the run to stop, or the peer takes too long.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+
+use super::super::stream::{FrameStream, StreamEvent};
+use super::super::sys::{CmEventKind, CmId, CompletionChannel, EventChannel};
+use super::error::ProgramError;
+use crate::clock::{Clock, SystemClock};
+use crate::fabric::FabricError;
+
+/// Looks of a wait between two checks.
+const LOOKS: u32 = 4096;
+/// How long a peer may take to go on.
+pub(super) const ANSWER_NS: u64 = 10_000_000_000;
+
+/// What connects the ends besides the queue pair, and ends when one of their processes does.
+#[derive(Debug)]
+pub(super) enum Tie {
+    /// A connection of librdmacm.
+    Managed {
+        /// Its identifier.
+        id: CmId,
+        /// Its events.
+        channel: Arc<EventChannel>,
+    },
+    /// The TCP connection of the exchange.
+    Exchanged(FrameStream),
+}
+
+impl Tie {
+    fn handle(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Managed { channel, .. } => channel.as_fd(),
+            Self::Exchanged(stream) => stream.socket.as_fd(),
+        }
+    }
+
+    /// Whether it has ended.
+    fn is_over(&mut self) -> Result<bool, ProgramError> {
+        match self {
+            Self::Managed { channel, .. } => {
+                while let Some(event) = channel.next()? {
+                    let is_end = matches!(
+                        event.kind,
+                        CmEventKind::Disconnected | CmEventKind::Rejected | CmEventKind::DeviceRemoval
+                    );
+                    if is_end {
+                        return Ok(true);
+                    }
+                }
+                Ok(false)
+            }
+            Self::Exchanged(stream) => Ok(match stream.receive() {
+                StreamEvent::Nothing => false,
+                // The last frame of the exchange.
+                StreamEvent::Frame(_) => false,
+                StreamEvent::Closed | StreamEvent::Lost | StreamEvent::Malformed => true,
+            }),
+        }
+    }
+}
+
+impl Drop for Tie {
+    fn drop(&mut self) {
+        // Over TCP, closing the socket suffices.
+        if let Self::Managed { id, .. } = self
+            && let Err(error) = id.disconnect()
+        {
+            tracing::trace!(target: "fabricast", %error, "nothing to disconnect");
+        }
+    }
+}
+
+/// Watches waits.
+#[derive(Debug)]
+pub(super) struct Watch<'a> {
+    tie: Tie,
+    stop: BorrowedFd<'a>,
+    is_over: bool,
+}
+
+impl<'a> Watch<'a> {
+    pub(super) fn new(tie: Tie, stop: BorrowedFd<'a>) -> Self {
+        Self { tie, stop, is_over: false }
+    }
+
+    /// Looks without pause until something is found.
+    #[inline]
+    pub(super) fn spin<T>(
+        &mut self,
+        mut look: impl FnMut() -> Result<Option<T>, ProgramError>,
+    ) -> Result<T, ProgramError> {
+        let mut began_ns = None;
+        loop {
+            for _ in 0..LOOKS {
+                if let Some(found) = look()? {
+                    return Ok(found);
+                }
+            }
+            self.check_wait(&mut began_ns)?;
+        }
+    }
+
+    /// The same, for a limited time.
+    #[inline]
+    pub(super) fn spin_for<T>(
+        &mut self,
+        limit_ns: u64,
+        mut look: impl FnMut() -> Result<Option<T>, ProgramError>,
+    ) -> Result<Option<T>, ProgramError> {
+        let mut began_ns = None;
+        loop {
+            for _ in 0..LOOKS {
+                if let Some(found) = look()? {
+                    return Ok(Some(found));
+                }
+            }
+            self.check_wait(&mut began_ns)?;
+            let began_ns = *began_ns.get_or_insert_with(|| SystemClock.monotonic_ns());
+            if SystemClock.monotonic_ns().saturating_sub(began_ns) > limit_ns {
+                return Ok(None);
+            }
+        }
+    }
+
+    #[cold]
+    fn check_wait(&mut self, began_ns: &mut Option<u64>) -> Result<(), ProgramError> {
+        self.check()?;
+        let now_ns = SystemClock.monotonic_ns();
+        let waited_ns = now_ns.saturating_sub(*began_ns.get_or_insert(now_ns));
+        if waited_ns > ANSWER_NS { Err(ProgramError::NoAnswer) } else { Ok(()) }
+    }
+
+    /// Fails if the connection has ended, or the run is to stop.
+    #[cold]
+    pub(super) fn check(&mut self) -> Result<(), ProgramError> {
+        self.poll(None, Some(0))
+    }
+
+    /// Sleeps until the completion channel has an event, for up to this time.
+    pub(super) fn sleep(
+        &mut self,
+        channel: &CompletionChannel,
+        timeout_ns: Option<u64>,
+    ) -> Result<(), ProgramError> {
+        // What arrived before the end of the connection is still there to be taken, once.
+        if self.is_over { Err(ProgramError::Gone) } else { self.poll(Some(channel), timeout_ns) }
+    }
+
+    fn poll(
+        &mut self,
+        channel: Option<&CompletionChannel>,
+        timeout_ns: Option<u64>,
+    ) -> Result<(), ProgramError> {
+        let timeout = timeout_ns.map(|ns| std::time::Duration::from_nanos(ns).try_into());
+        let timeout: Option<Timespec> = timeout.transpose().unwrap_or(None);
+        let (tie_is_ready, stops) = {
+            let handle = |handle| PollFd::from_borrowed_fd(handle, PollFlags::IN);
+            let stop = self.stop;
+            let mut polled = [
+                handle(self.tie.handle()),
+                handle(stop),
+                // Without a channel, the second one again.
+                handle(channel.map_or(stop, AsFd::as_fd)),
+            ];
+            match rustix::event::poll(&mut polled, timeout.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(FabricError::system("wait for the other process")(errno).into()),
+            }
+            let [tie, stop, _] = polled.map(|polled| !polled.revents().is_empty());
+            (tie, stop)
+        };
+        if stops {
+            return Err(ProgramError::Stopped);
+        }
+        if tie_is_ready && self.tie.is_over()? {
+            if channel.is_none() {
+                return Err(ProgramError::Gone);
+            }
+            self.is_over = true;
+        }
+        Ok(())
+    }
+
+    /// Waits until the peer has closed the connection, for up to this time.
+    pub(super) fn await_end(&mut self, limit_ns: u64) -> Result<(), ProgramError> {
+        let deadline_ns = SystemClock.monotonic_ns().saturating_add(limit_ns);
+        loop {
+            let left_ns = deadline_ns.saturating_sub(SystemClock.monotonic_ns());
+            if left_ns == 0 {
+                return Ok(());
+            }
+            match self.poll(None, Some(left_ns)) {
+                Err(ProgramError::Gone) => return Ok(()),
+                outcome => outcome?,
+            }
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! `fabricast perf ping-pong` and `fabricast perf blast`: what they refuse anywhere, and all modes where there is an RDMA device.
+
+use super::support::Place;
+
+/// The modes of ping-pong.
+const MODES: [&str; 13] = [
+    "rdma-1",
+    "rdma-1e",
+    "rdma-2",
+    "rdma-3",
+    "write-ack",
+    "read-ack",
+    "send",
+    "send-event",
+    "write",
+    "read",
+    "uc-send",
+    "uc-write",
+    "ud-send",
+];
+
+#[test]
+fn modes_and_their_options_are_in_the_help() {
+    let help = Place::new().run(&["perf", "--help"]);
+    for part in MODES.iter().chain(&["--inline", "--sge", "--signal-every", "--depth", "--chain", "--events"])
+    {
+        assert!(help.printed().contains(part), "{part}");
+    }
+}
+
+#[test]
+fn options_that_do_not_fit_the_mode_are_refused() {
+    let place = Place::new();
+    let refused: [(&[&str], &str); 15] = [
+        (&["ping-pong"], "--mode"),
+        (&["blast"], "--mode"),
+        (&["blast", "--mode", "send"], "write or read"),
+        (&["ping-pong", "--mode", "read", "--inline", "64"], "--inline"),
+        (&["ping-pong", "--mode", "read-ack", "--inline", "64"], "--inline"),
+        (&["blast", "--mode", "read", "--inline", "64"], "--inline"),
+        (&["ping-pong", "--mode", "rdma-1", "--signal-every", "4"], "--signal-every"),
+        (&["ping-pong", "--mode", "rdma-2", "--depth", "4"], "--depth"),
+        (&["ping-pong", "--mode", "send", "--chain", "4"], "--chain"),
+        (&["ping-pong", "--mode", "rdma-3", "--events"], "--events"),
+        (&["ping-pong", "--mode", "send", "--slots", "4"], "--slots"),
+        (&["ping-pong", "--mode", "send", "--floor"], "--floor"),
+        (&["ping-pong", "--mode", "send", "--fabric", "shm"], "--fabric"),
+        (&["ping-pong", "--mode", "send", "--connect", "shm:lab"], "rdma://"),
+        (&["blast", "--serve", "--mode", "write"], "--serve"),
+    ];
+    for (arguments, part) in refused {
+        place.run(&[&["perf"], arguments].concat()).assert_failure(2, &[part]);
+    }
+    for mode in ["pull", "stream", "wake"] {
+        place.run(&["perf", mode, "--mode", "send"]).assert_failure(2, &["--mode", "perf ping-pong"]);
+        place.run(&["perf", mode, "--depth", "4"]).assert_failure(2, &["--depth", "perf ping-pong"]);
+    }
+}
+
+#[test]
+#[cfg(not(feature = "verbs"))]
+fn build_without_verbs_says_so() {
+    let place = Place::new();
+    place.run(&["perf", "ping-pong", "--mode", "send"]).assert_failure(2, &["--features verbs"]);
+    place.run(&["perf", "blast", "--serve"]).assert_failure(2, &["--features verbs"]);
+}
+
+#[cfg(feature = "verbs")]
+mod machine {
+    use rustix::process::Signal;
+    use serde_json::{Value, json};
+
+    use super::MODES;
+    use crate::support::{Place, json as parsed, wait_until};
+
+    /// Modes over unreliable queue pairs, which librdmacm does not connect here.
+    const UNRELIABLE: [&str; 3] = ["uc-send", "uc-write", "ud-send"];
+
+    fn rdma(port: u16) -> String {
+        let host = std::env::var("FABRICAST_VERBS_ADDRESS").unwrap_or_else(|_| "10.77.0.1".to_owned());
+        format!("rdma://{host}:{port}")
+    }
+
+    /// Runs a program, and returns the line of each size. No block was wrong, and none was lost.
+    #[track_caller]
+    fn measure(place: &Place, arguments: &[&str]) -> Vec<Value> {
+        let common = ["--json", "--cpus", "any"];
+        let ended = place.run(&[&["perf"], arguments, &common].concat());
+        let lines: Vec<Value> = ended.printed().lines().map(parsed).collect();
+        for line in &lines {
+            assert_eq!((&line["fabric"], &line["rejected"]), (&json!("verbs"), &json!(0)), "{line}");
+            assert_eq!(line["lost"], json!(0), "{line}");
+            assert!(line["verified"].as_u64() > Some(0) && line["whole"].as_u64() > Some(0), "{line}");
+        }
+        lines
+    }
+
+    #[test]
+    #[ignore = "needs an RDMA device: tools/soft-roce run"]
+    fn every_mode_of_ping_pong_runs_and_is_verified() {
+        let place = Place::new();
+        for mode in MODES {
+            let ways: &[&str] = if UNRELIABLE.contains(&mode) { &["tcp"] } else { &["manager", "tcp"] };
+            for way in ways {
+                // Datagrams have one packet.
+                let sizes = if mode == "ud-send" { "8,100,4096" } else { "8,100,9001" };
+                let arguments = ["--iterations", "260", "--size", sizes, "--rdma-connect", way];
+                let lines = measure(&place, &[&["ping-pong", "--mode", mode], &arguments[..]].concat());
+                assert_eq!(lines.len(), 3);
+                for line in &lines {
+                    assert_eq!((&line["mode"], &line["program"]), (&json!("ping-pong"), &json!(mode)));
+                    assert_eq!((&line["iterations"], &line["connect"]), (&json!(260), &json!(way)));
+                    assert!(line["p50_ns"].as_u64() <= line["max_ns"].as_u64(), "{line}");
+                    // Every block of a mode without idle ends is verified by both.
+                    let is_one_sided = ["rdma-1", "rdma-1e", "rdma-2", "write", "read"].contains(&mode);
+                    let verified = if is_one_sided { None } else { Some(2 * 260) };
+                    assert!(verified.is_none_or(|count| line["verified"] == count), "{line}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    #[ignore = "needs an RDMA device: tools/soft-roce run"]
+    fn both_blasts_run_and_are_verified_with_any_chain() {
+        let place = Place::new();
+        for mode in ["write", "read"] {
+            let numbers = [["1", "1", "1"], ["16", "16", "128"], ["7", "3", "20"], ["128", "1", "128"]];
+            for [chain, signal_every, depth] in numbers {
+                let options = ["--chain", chain, "--signal-every", signal_every, "--depth", depth];
+                let common = ["--iterations", "1001", "--size", "9001,64"];
+                for line in measure(&place, &[&["blast", "--mode", mode], &options[..], &common].concat()) {
+                    assert_eq!((&line["iterations"], &line["p50_ns"]), (&json!(1001), &json!(null)));
+                    assert!(line["gb_per_s"].as_f64() > Some(0.0), "{line}");
+                }
+            }
+            let line = measure(&place, &["blast", "--mode", mode, "--for", "1s"]).remove(0);
+            assert_idle(&line, "agent_cpu_ns", "client_cpu_ns");
+        }
+    }
+
+    #[test]
+    #[ignore = "needs an RDMA device: tools/soft-roce run"]
+    fn options_of_work_requests_change_no_byte() {
+        let place = Place::new();
+        let options: [&[&str]; 5] = [
+            &["--inline", "500"],
+            &["--sge", "3"],
+            &["--inline", "500", "--sge", "5"],
+            &["--signal-every", "3", "--depth", "4"],
+            &["--signal-every", "1"],
+        ];
+        for mode in ["rdma-3", "write-ack", "send", "send-event", "uc-send", "uc-write", "ud-send"] {
+            for options in options {
+                let common = ["--iterations", "200", "--size", "64,1001"];
+                measure(&place, &[&["ping-pong", "--mode", mode], options, &common].concat());
+            }
+        }
+        for mode in ["rdma-1", "rdma-1e", "rdma-2", "write"] {
+            for options in [["--inline", "500", "--sge", "4"], ["--inline", "32", "--sge", "32"]] {
+                let common = ["--iterations", "200", "--size", "64,1001"];
+                measure(&place, &[&["ping-pong", "--mode", mode], &options[..], &common].concat());
+            }
+        }
+        for mode in ["rdma-1", "write", "read", "write-ack", "read-ack", "uc-send", "ud-send"] {
+            measure(&place, &["ping-pong", "--mode", mode, "--events", "--iterations", "200", "--sge", "2"]);
+        }
+    }
+
+    #[test]
+    #[ignore = "needs an RDMA device: tools/soft-roce run"]
+    fn idle_agent_uses_no_processor() {
+        let place = Place::new();
+        for mode in ["rdma-1", "rdma-2", "write", "read"] {
+            let line = measure(&place, &["ping-pong", "--mode", mode, "--for", "1s"]).remove(0);
+            assert_idle(&line, "agent_cpu_ns", "client_cpu_ns");
+        }
+        let line = measure(&place, &["ping-pong", "--mode", "rdma-1e", "--for", "1s"]).remove(0);
+        assert_idle(&line, "client_cpu_ns", "agent_cpu_ns");
+    }
+
+    /// One end has slept while the other worked. It was woken once, which takes a processor of an emulated machine milliseconds if the
+    /// host is busy.
+    #[track_caller]
+    fn assert_idle(line: &Value, idle: &str, busy: &str) {
+        let times = [idle, busy].map(|name| line[name].as_u64().unwrap());
+        assert!(times[0] * 10 < times[1], "{line}");
+    }
+
+    #[test]
+    #[ignore = "needs an RDMA device: tools/soft-roce run"]
+    fn what_the_device_or_the_method_does_not_do_is_refused() {
+        let place = Place::new();
+        let refused: [(&[&str], &str); 6] = [
+            (&["ping-pong", "--mode", "ud-send", "--size", "4097"], "--size"),
+            (&["ping-pong", "--mode", "send", "--inline", "65536"], "--inline"),
+            (&["ping-pong", "--mode", "uc-send", "--rdma-connect", "manager"], "--rdma-connect tcp"),
+            (&["ping-pong", "--mode", "send", "--rdma-connect", "tcp-unreliable"], "--rdma-connect"),
+            (&["ping-pong", "--mode", "rdma-1", "--size", "1G"], "--size"),
+            (&["blast", "--mode", "write", "--depth", "8"], "--depth"),
+        ];
+        for (arguments, part) in refused {
+            place.run(&[&["perf"], arguments].concat()).assert_failure(2, &[part]);
+        }
+    }
+
+    #[test]
+    #[ignore = "needs an RDMA device: tools/soft-roce run"]
+    fn missing_or_dying_peer_is_reported() {
+        let place = Place::new();
+        let address = rdma(7521);
+        for (way, mode) in [("manager", "send"), ("tcp", "send"), ("tcp", "ud-send")] {
+            let options = ["--connect", &address, "--wait", "300ms", "--rdma-connect", way];
+            let ended = place.run(&[&["perf", "ping-pong", "--mode", mode], &options[..]].concat());
+            ended.assert_failure(3, &[&address]);
+        }
+        for (way, mode) in
+            [("manager", "rdma-3"), ("tcp", "send-event"), ("manager", "read-ack"), ("tcp", "uc-write")]
+        {
+            let agent = place.start(&["perf", "ping-pong", "--serve", "--rdma", &address, "--cpus", "any"]);
+            wait_until("the address", || agent.line().contains(&address));
+            let options = ["--connect", &address, "--for", "60", "--rdma-connect", way, "--cpus", "any"];
+            let client = place.start(&[&["perf", "ping-pong", "--mode", mode], &options[..]].concat());
+            wait_until("the run", || runs(client.process()));
+            agent.signal(Signal::KILL);
+            let ended = client.end();
+            assert_eq!(ended.code, Some(6), "{way} {mode}: {ended:?}");
+            assert!(ended.error.contains("the other process is gone"), "{ended:?}");
+        }
+    }
+
+    /// Whether a process, or one that it has started, has used its processor for longer than it takes to start: its program runs.
+    fn runs(process: u32) -> bool {
+        let children = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children"));
+        let children = children.unwrap_or_default();
+        let children = children.split_whitespace().filter_map(|child| child.parse().ok());
+        std::iter::once(process).chain(children).any(|process| centiseconds(process) > 150)
+    }
+
+    fn centiseconds(process: u32) -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+        // In user mode and in the kernel.
+        let times = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
+        times.filter_map(|time| time.parse::<u64>().ok()).sum()
+    }
+
+    #[test]
+    #[ignore = "needs an RDMA device: tools/soft-roce run"]
+    fn one_process_serves_programs_until_it_is_interrupted() {
+        let place = Place::new();
+        let address = rdma(7522);
+        let agent = place.start(&["perf", "blast", "--serve", "--rdma", &address, "--cpus", "any"]);
+        wait_until("the address", || agent.line().contains(&address));
+        for (verb, mode) in [("ping-pong", "rdma-3"), ("blast", "read"), ("ping-pong", "ud-send")] {
+            let line = measure(&place, &[verb, "--mode", mode, "--connect", &address, "--iterations", "200"]);
+            assert_eq!((line.len(), &line[0]["connect"]), (1, &json!(address)));
+        }
+        // A client that dies does not end it.
+        let options = ["--mode", "rdma-1", "--connect", &address, "--for", "60", "--cpus", "any"];
+        let client = place.start(&[&["perf", "ping-pong"], &options[..]].concat());
+        wait_until("the run", || runs(client.process()));
+        client.signal(Signal::KILL);
+        assert!(agent.error_line().contains("the other process is gone"));
+        measure(&place, &["ping-pong", "--mode", "send", "--connect", &address, "--iterations", "200"]);
+        agent.signal(Signal::INT);
+        assert_eq!(agent.end().code, Some(0));
+    }
+
+    /// Ctrl-C ends both processes quietly, also while one of them sleeps.
+    #[test]
+    #[ignore = "needs an RDMA device: tools/soft-roce run"]
+    fn interrupted_program_ends_quietly() {
+        let place = Place::new();
+        for mode in ["rdma-1", "rdma-1e", "rdma-3", "send-event"] {
+            let client = place.start(&["perf", "ping-pong", "--mode", mode, "--for", "60", "--cpus", "any"]);
+            wait_until("the run", || runs(client.process()));
+            client.signal(Signal::INT);
+            client.end().assert_nothing(0);
+        }
+    }
+}

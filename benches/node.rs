@@ -24,9 +24,9 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes of the ring of a log.
 const CAPACITY: usize = 64 << 10;
 
-/// Topics, or sessions, by which the cost may grow, and how many more attach.
+/// Topics, or sessions, by which the cost may grow, and how many more attach: a node has at most 1,024 sessions.
 const GROWING: [usize; 4] = [1, 10, 100, 1000];
-const ATTACHING: usize = 50;
+const ATTACHING: usize = 20;
 
 fn main() {
     let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;

@@ -257,8 +257,10 @@ impl Line {
         self.0.get("size").and_then(Value::as_u64).unwrap_or_default()
     }
 
+    /// Where the processes were to each other, if values went through memory that they share.
     pub(crate) fn placement(&self) -> Option<&str> {
-        self.0.get("placement").and_then(Value::as_str)
+        let is_shared = self.0.get("fabric").and_then(Value::as_str) == Some("shm");
+        self.0.get("placement").and_then(Value::as_str).filter(|_| is_shared)
     }
 
     /// Those of these numbers that the line has.

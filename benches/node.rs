@@ -2,6 +2,9 @@
 //!
 //! `cargo bench --bench node`. All nodes are in this process, over shared memory. Only the thread of the publishing node is
 //! measured: its processor time and its sleeps, as the kernel counts them.
+//!
+//! `cargo bench --bench node -- --growth --for 2 --most 1000` prints what a second at rest, and one more session, cost it by the number
+//! of topics, and of sessions.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark keeps time with the standard library")]
 
@@ -21,10 +24,47 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes of the ring of a log.
 const CAPACITY: usize = 64 << 10;
 
+/// Topics, or sessions, by which the cost may grow, and how many more attach: a node has at most 1,024 sessions.
+const GROWING: [usize; 4] = [1, 10, 100, 1000];
+const ATTACHING: usize = 20;
+
 fn main() {
     let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
     let raised = Rlimit { current: maximum, maximum };
     rustix::process::setrlimit(Resource::Nofile, raised).expect("a limit can be raised to its maximum");
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    match &arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => everything(),
+        ["--growth", "--for", seconds, "--most", most] => {
+            let watched = Duration::from_secs_f64(seconds.parse().expect("seconds"));
+            growth(watched, most.parse().expect("a number"));
+        }
+        arguments => panic!("unknown arguments {arguments:?}: use --growth --for SECONDS --most N"),
+    }
+}
+
+/// The thread's time at rest, and for one more session, by topics without sessions, and by sessions of one topic.
+fn growth(watched: Duration, most: usize) {
+    println!("{:<12}{:>8}{:>16}{:>16}", "series", "number", "rest_ns_per_s", "attach_ns");
+    for series in ["topics", "sessions"] {
+        for number in GROWING.into_iter().filter(|number| *number <= most) {
+            let (topics, sessions) = if series == "topics" { (number, 0) } else { (1, number) };
+            let publishing = Publishing::new(topics);
+            let subscribers: Vec<_> = (0..sessions).map(|_| subscribe(&publishing.peer(), 0)).collect();
+            std::thread::sleep(watched.min(SETTLED));
+            let began = publishing.thread.usage();
+            std::thread::sleep(watched);
+            let rest = publishing.thread.usage().since(&began).run_ns as f64 / watched.as_secs_f64();
+            let began = publishing.thread.usage();
+            let attached: Vec<_> = (0..ATTACHING).map(|_| subscribe(&publishing.peer(), 0)).collect();
+            let attach = publishing.thread.usage().since(&began).run_ns as f64 / ATTACHING as f64;
+            println!("{series:<12}{number:>8}{rest:>16.0}{attach:>16.0}");
+            drop((attached, subscribers));
+        }
+    }
+}
+
+fn everything() {
     println!("{:<64} {:>10} {:>12} {:>10}", "", "% of core", "wake-ups/s", "us/wake-up");
     at_rest(0, 10, false);
     at_rest(0, 1000, false);

@@ -1,0 +1,273 @@
+//! Measures every figure of `docs/performance.md`, and writes its tables and plots. `tools/bench` builds and runs it.
+//!
+//! The samples are kept as `docs/figures/NAME.json`. The tables of the page, between a line `<!-- figure: NAME -->` and a line
+//! `<!-- end -->`, and the plots, `docs/figures/NAME.svg`, contain nothing else: `--render` writes them anew, and `--check` compares.
+
+mod benches;
+pub(crate) mod data;
+mod files;
+pub(crate) mod lab;
+mod latency;
+mod list;
+mod machine;
+pub(crate) mod page;
+mod plot;
+mod streams;
+mod units;
+mod verbs;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use clap::Parser;
+
+use self::data::Data;
+use self::files::Files;
+pub(crate) use self::files::problems;
+use self::lab::{Interrupt, Lab, Programs};
+use self::list::{FIGURES, Fabric, Figure};
+
+/// Seconds that a figure may take in the virtual machine for each round.
+const MACHINE_SECONDS: u32 = 1200;
+/// Where the virtual machine keeps files.
+const MACHINE_OUT: &str = "target/soft-roce/out/figures";
+/// `tools/soft-roce setup`: this machine cannot run virtual machines.
+const STATUS_SKIPPED: i32 = 77;
+const STATUS_INTERRUPTED: u8 = 130;
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+/// Measures the figures of docs/performance.md, and writes its tables and plots
+#[derive(Debug, Parser)]
+#[command(name = "tools/bench")]
+struct Arguments {
+    /// Measure the figures of this fabric only [default: shared memory, then RDMA verbs, if they can be measured here]
+    #[arg(long, value_enum)]
+    fabric: Option<Fabric>,
+    /// Measure each figure so often, and show medians
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// Measure these figures only, separated by commas
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = name)]
+    only: Vec<String>,
+    /// List the figures
+    #[arg(long)]
+    list: bool,
+    /// Measure next to nothing, once, into a temporary directory: shows that the tool works. Shared memory only, unless --fabric is given
+    #[arg(long)]
+    quick: bool,
+    /// Compare the page and the plots with the samples, without measuring
+    #[arg(long)]
+    check: bool,
+    /// Write the page and the plots from the samples, without measuring
+    #[arg(long)]
+    render: bool,
+    /// A program that may be measured
+    #[arg(long, hide = true)]
+    program: Vec<PathBuf>,
+    /// The commit of the programs
+    #[arg(long, hide = true, default_value = "unknown")]
+    commit: String,
+    /// Write the samples only, to this folder: this is the virtual machine of the given one
+    #[arg(long, hide = true, num_args = 2, value_names = ["FOLDER", "HOST"])]
+    inside: Option<Vec<String>>,
+    /// Passed by cargo
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn name(text: &str) -> Result<String, String> {
+    let is_known = FIGURES.iter().any(|figure| figure.name == text);
+    if is_known { Ok(text.to_owned()) } else { Err("no figure has this name: --list lists them".to_owned()) }
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let interrupt = match Interrupt::install() {
+        Ok(interrupt) => interrupt,
+        Err(error) => return failed(&*error),
+    };
+    match run(&arguments, &interrupt) {
+        _ if interrupt.came() => {
+            eprintln!("tools/bench: interrupted; the figures that were measured before are written");
+            ExitCode::from(STATUS_INTERRUPTED)
+        }
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => failed(&*error),
+    }
+}
+
+fn failed(error: &dyn std::error::Error) -> ExitCode {
+    eprintln!("tools/bench: {error}");
+    ExitCode::FAILURE
+}
+
+/// Does what the arguments say. Returns whether nothing failed.
+fn run(arguments: &Arguments, interrupt: &Interrupt) -> Outcome<bool> {
+    if arguments.list {
+        for Figure { name, fabric, about, .. } in FIGURES {
+            println!("{name:<18} {:<6} {about}", format!("{fabric:?}").to_lowercase());
+        }
+        return Ok(true);
+    }
+    let files = Files::new(Path::new("docs"));
+    if arguments.check {
+        let problems = problems(Path::new("."))?;
+        problems.iter().for_each(|problem| eprintln!("tools/bench: {problem}"));
+        return Ok(problems.is_empty());
+    }
+    if arguments.render {
+        for figure in FIGURES.iter().filter(|figure| arguments.wants(figure)) {
+            files.render(figure, &files.samples(figure)?)?;
+        }
+        return Ok(true);
+    }
+    let session = Session { arguments, interrupt };
+    if let Some([folder, host]) = arguments.inside.as_deref() {
+        std::fs::create_dir_all(folder)?;
+        let machine = format!("soft-RoCE in an emulated machine ({}) on {host}", machine::describe());
+        let keep = |_: &Figure, data: &Data| {
+            files::write(&Path::new(folder).join(data.figure.clone() + ".json"), &data.emit()?)
+        };
+        return Ok(session.figures(Fabric::Verbs, &machine, &keep));
+    }
+    if arguments.quick {
+        let holder = tempfile::tempdir()?;
+        let copy = files.copied_to(holder.path())?;
+        return session.all(&copy);
+    }
+    session.all(&files)
+}
+
+/// One run of the tool.
+struct Session<'a> {
+    arguments: &'a Arguments,
+    interrupt: &'a Interrupt,
+}
+
+impl Arguments {
+    fn wants(&self, figure: &Figure) -> bool {
+        let is_of_fabric = self.fabric.is_none_or(|fabric| fabric == figure.fabric);
+        is_of_fabric && (self.only.is_empty() || self.only.iter().any(|name| name == figure.name))
+    }
+
+    fn wanted(&self, fabric: Fabric) -> impl Iterator<Item = &'static Figure> {
+        FIGURES.iter().filter(move |figure| figure.fabric == fabric && self.wants(figure))
+    }
+
+    fn rounds(&self) -> u32 {
+        if self.quick { 1 } else { self.rounds }
+    }
+}
+
+impl Session<'_> {
+    /// Measures all wanted figures, and writes them to these files.
+    fn all(&self, files: &Files) -> Outcome<bool> {
+        let keep = |figure: &Figure, data: &Data| files.keep(figure, data);
+        let machine = machine::describe();
+        let is_well = self.figures(Fabric::Shm, &machine, &keep);
+        if self.arguments.wanted(Fabric::Verbs).next().is_none() || self.interrupt.came() {
+            return Ok(is_well);
+        }
+        if self.arguments.quick && self.arguments.fabric.is_none() {
+            return Ok(is_well);
+        }
+        if std::env::var_os("FABRICAST_VERBS_ADDRESS").is_some() {
+            return Ok(self.figures(Fabric::Verbs, &machine, &keep) && is_well);
+        }
+        match self.in_a_machine(&machine, files) {
+            Ok(is_well_there) => Ok(is_well_there && is_well),
+            Err(error) if self.arguments.fabric.is_none() && self.arguments.only.is_empty() => {
+                eprintln!("tools/bench: no figures over RDMA verbs: {error}");
+                Ok(is_well)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Measures the wanted figures of a fabric here, and keeps each. Returns whether none failed.
+    fn figures(&self, fabric: Fabric, machine: &str, keep: &dyn Fn(&Figure, &Data) -> Outcome<()>) -> bool {
+        let mut is_well = true;
+        for figure in self.arguments.wanted(fabric) {
+            if self.interrupt.came() {
+                return false;
+            }
+            let measured = self.measured(figure, machine).and_then(|data| keep(figure, &data));
+            if let Err(error) = measured
+                && !self.interrupt.came()
+            {
+                eprintln!("tools/bench: the figure {} was not measured: {error}", figure.name);
+                is_well = false;
+            }
+        }
+        is_well
+    }
+
+    fn measured(&self, figure: &Figure, machine: &str) -> Outcome<Data> {
+        let programs = Programs::new(self.arguments.program.clone());
+        let mut lab = Lab::new(programs, self.arguments.quick, self.interrupt.clone())?;
+        for round in 1..=self.arguments.rounds() {
+            eprintln!("{}: round {round} of {}", figure.name, self.arguments.rounds());
+            lab.round = round;
+            (figure.measure)(&mut lab)?;
+        }
+        let rounds = self.arguments.rounds();
+        let (figure, machine, commit) =
+            (figure.name.to_owned(), machine.to_owned(), self.arguments.commit.clone());
+        Ok(Data { figure, machine, commit, rounds, ..lab.data })
+    }
+
+    /// Measures the wanted figures over verbs in a virtual machine, and writes those that it has kept.
+    fn in_a_machine(&self, host: &str, files: &Files) -> Outcome<bool> {
+        if !cfg!(feature = "verbs") {
+            return Err("the feature `verbs` is not built: install libibverbs-dev, librdmacm-dev, pkg-config and libclang".into());
+        }
+        set_up()?;
+        // What an earlier run has left is not of this one.
+        let folder = Path::new(MACHINE_OUT);
+        if folder.exists() {
+            std::fs::remove_dir_all(folder)?;
+        }
+        let arguments = self.arguments;
+        let wanted: Vec<&Figure> = arguments.wanted(Fabric::Verbs).collect();
+        let timeout = MACHINE_SECONDS * arguments.rounds() * u32::try_from(wanted.len())?;
+        let mut command = Command::new("tools/soft-roce");
+        command
+            .args(["run", "--quiet", "--timeout", &timeout.to_string(), "--"])
+            .arg(std::env::current_exe()?);
+        command.args(["--fabric", "verbs", "--rounds", &arguments.rounds().to_string()]);
+        command.args(["--commit", &arguments.commit, "--inside", MACHINE_OUT, host, "--only"]);
+        command.arg(wanted.iter().map(|figure| figure.name).collect::<Vec<_>>().join(","));
+        command.args(arguments.quick.then_some("--quick"));
+        arguments.program.iter().for_each(|path| _ = command.arg("--program").arg(path));
+        eprintln!("starting a machine with soft-RoCE");
+        let ended = self.interrupt.output(&mut command);
+        let mut is_well = true;
+        for figure in wanted {
+            let path = folder.join(figure.name.to_owned() + ".json");
+            if path.exists() {
+                files.keep(figure, &Data::parse(&std::fs::read_to_string(path)?)?)?;
+            } else {
+                is_well = false;
+            }
+        }
+        ended.map(|_| is_well)
+    }
+}
+
+/// Prepares the virtual machine, once.
+fn set_up() -> Outcome<()> {
+    let output = Command::new("tools/soft-roce").arg("setup").output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    match output.status.code() {
+        Some(0) => Ok(()),
+        Some(STATUS_SKIPPED) => {
+            let reason = text.lines().find_map(|line| line.strip_prefix("SKIPPED: "));
+            Err(reason.unwrap_or("no virtual machine can run here").to_owned().into())
+        }
+        _ => {
+            Err(format!("`tools/soft-roce setup` failed: {}", String::from_utf8_lossy(&output.stderr)).into())
+        }
+    }
+}

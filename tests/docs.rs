@@ -5,6 +5,10 @@ use std::path::{Path, PathBuf};
 
 use fabricast::RefuseReason;
 
+#[cfg(test)]
+#[path = "docs/source_programs.rs"]
+mod source_programs;
+
 const ARCHITECTURE: &str = include_str!("../ARCHITECTURE.md");
 const CHANGELOG: &str = include_str!("../CHANGELOG.md");
 const LAYOUTS: &str = include_str!("../docs/layouts.md");

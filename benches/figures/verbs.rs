@@ -146,7 +146,7 @@ pub(super) fn measure_perftest(lab: &mut Lab) -> Outcome<()> {
     lab.note("tools/perf-verbs".to_owned());
     lab.data.processors =
         "processors 0 and 1 for the processes of fabricast, any for those of perftest".to_owned();
-    let text = lab.run_command(Command::new("tools/perf-verbs").env("ROUNDS", "1").stderr(Stdio::null()))?;
+    let text = lab.run_command(Command::new("tools/perf-verbs").env("ROUNDS", "1"))?;
     // ib_write_lat 64          p50      19.00 us, median of 1
     for line in text.lines() {
         if let [name, size, "p50", us, "us,", ..] = line.split_whitespace().collect::<Vec<_>>()[..] {

@@ -252,7 +252,10 @@ impl Session<'_> {
                 is_well = false;
             }
         }
-        ended.map(|_| is_well)
+        match ended {
+            Ok(_) => Ok(is_well),
+            Err(_) => Err("the virtual machine did not measure everything: the lines above say why".into()),
+        }
     }
 }
 

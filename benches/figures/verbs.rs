@@ -18,6 +18,8 @@ const TOOLS: [(&str, &str, u64); 2] = [("pull", "ib_read_bw", 65_536), ("push", 
 const LISTEN_POLLS_MAX: u32 = 100;
 const POLL: Duration = Duration::from_millis(100);
 const PERFTEST_PORT: u16 = 18_515;
+/// How often a run of perftest is attempted.
+const ATTEMPTS_MAX: u32 = 3;
 /// Messages of a run of perftest.
 const MESSAGES: &str = "1000";
 
@@ -100,16 +102,28 @@ fn bandwidth(lab: &mut Lab, tool: &str, size: u64) -> Outcome<()> {
     let size_text = size.to_string();
     let options = ["-d", &device, "-x", &gid, "-s", &size_text, "-n", MESSAGES, "-F", "--report_gbits"];
     lab.note(format!("{tool} {}", options.join(" ")));
-    let _server = Server::start(tool, &options)?;
-    let text = lab.run_command(
-        Command::new("timeout").arg("60").arg(tool).args(options).arg(&address).stderr(Stdio::null()),
-    )?;
+    let text = attempted(|| {
+        let _server = Server::start(tool, &options)?;
+        let mut command = Command::new("timeout");
+        command.arg("60").arg(tool).args(options).arg(&address).stderr(Stdio::null());
+        lab.run_command(&mut command)
+    })?;
     let row = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     let average =
         row.filter(|row| row.first() == Some(&size_text.as_str())).find_map(|row| row.get(3)?.parse().ok());
     let gigabits: f64 = average.ok_or_else(|| format!("{tool} printed no row of {size} bytes"))?;
     lab.add((tool, size), None, &[("gb_per_s", gigabits / 8.0)]);
     Ok(())
+}
+
+/// Repeats what fails: in an emulated machine a tool of perftest ends without a result now and then.
+fn attempted<T>(mut run: impl FnMut() -> Outcome<T>) -> Outcome<T> {
+    for _ in 1..ATTEMPTS_MAX {
+        if let Ok(result) = run() {
+            return Ok(result);
+        }
+    }
+    run()
 }
 
 /// The server of a tool of perftest, which is ended when this is dropped.
@@ -146,7 +160,7 @@ pub(super) fn measure_perftest(lab: &mut Lab) -> Outcome<()> {
     lab.note("tools/perf-verbs".to_owned());
     lab.data.processors =
         "processors 0 and 1 for the processes of fabricast, any for those of perftest".to_owned();
-    let text = lab.run_command(Command::new("tools/perf-verbs").env("ROUNDS", "1").stderr(Stdio::null()))?;
+    let text = attempted(|| lab.run_command(Command::new("tools/perf-verbs").env("ROUNDS", "1")))?;
     // ib_write_lat 64          p50      19.00 us, median of 1
     for line in text.lines() {
         if let [name, size, "p50", us, "us,", ..] = line.split_whitespace().collect::<Vec<_>>()[..] {

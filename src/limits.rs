@@ -103,7 +103,8 @@ pub(crate) const LANDING_LEN_PER_SESSION_MAX: usize = REGION_LEN_MAX;
 /// Push subscribers of one topic.
 pub const PUSH_SUBSCRIBERS_MAX: usize = 256;
 
-/// Subscribers of one topic that may report their progress.
+/// Subscribers of one topic that report their progress although they may be lapped, and as many for which its publisher waits or that it
+/// disconnects.
 pub const PROGRESS_SLOTS_MAX: usize = 256;
 /// Subscribers of one topic that its node lists: the slowest ones.
 pub const SUBSCRIBERS_LISTED_MAX: usize = 256;

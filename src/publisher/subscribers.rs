@@ -93,8 +93,11 @@ impl TopicSubscribers {
     pub(crate) fn check(&self, policy: SlowPolicy) -> Result<(), NotAdmitted> {
         let all = self.all.lock();
         let reported = || all.values().filter_map(|subscriber| subscriber.reported.as_ref());
-        if reported().count() >= limits::PROGRESS_SLOTS_MAX {
-            return Err(NotAdmitted::TooMany { max: limits::PROGRESS_SLOTS_MAX });
+        // Those that may be lapped leave as many slots to critical ones, also to such as were let go and keep theirs.
+        let max =
+            if policy.is_critical() { 2 * limits::PROGRESS_SLOTS_MAX } else { limits::PROGRESS_SLOTS_MAX };
+        if reported().count() >= max {
+            return Err(NotAdmitted::TooMany { max });
         }
         if !policy.is_critical() {
             return Ok(());

@@ -19,7 +19,7 @@ use super::failure::{Exit, Failure};
 pub(crate) struct Interrupt {
     signals: Receiver<()>,
     came: Cell<bool>,
-    /// Readable once the process was interrupted, if it was asked for.
+    /// Readable once the process was interrupted; made by [`Self::handle`].
     #[cfg(feature = "verbs")]
     event: Arc<OnceLock<OwnedFd>>,
 }
@@ -46,7 +46,7 @@ impl Interrupt {
         #[cfg(feature = "verbs")]
         let event = Arc::new(OnceLock::new());
         #[cfg(feature = "verbs")]
-        let told = Arc::clone(&event);
+        let raised = Arc::clone(&event);
         let mut asked = false;
         let taken = ctrlc::set_handler(move || {
             if std::mem::replace(&mut asked, true) {
@@ -55,7 +55,7 @@ impl Interrupt {
             // Cannot fail: the channel holds the only message.
             let _ = sender.try_send(());
             #[cfg(feature = "verbs")]
-            told.get().into_iter().for_each(raise);
+            raised.get().into_iter().for_each(raise);
         });
         taken.map_err(|error| match error {
             ctrlc::Error::System(error) => no_signals(error),

@@ -42,7 +42,8 @@ arrive together are published with one commit, and replace each other's values. 
 memory for --keys keys; a line with another key is then rejected.
 
 Unless --quiet is given, reports on standard error what is served and until when. Rejected lines
-are reported by number and skipped; the exit code is then 1.
+are reported by number and skipped; the exit code is then 1. Subscribers that have not received
+the last line and the end within 7 seconds are reported, too.
 
 With --epoch, several commands that publish the same lines are lines of one topic, to be received
 with `fabricast watch --line`. Each line of a table is then a commit of its own.
@@ -289,7 +290,7 @@ impl Arguments {
         finishing.map_err(no_thread)?;
         if let Input::Item(Err(error)) = interrupt.receive(&ended) {
             // Even with --quiet: it is a loss.
-            Failure::new(Exit::Done, unfinished(&self.target, &error)).note();
+            Failure::new(Exit::Done, unfinished(&self.target, self.linger, &error)).note();
         }
         Ok(())
     }
@@ -410,13 +411,14 @@ impl Tally {
 }
 
 /// What to report when subscribers have not received the end.
-fn unfinished(target: &Target, error: &FinishError) -> String {
+fn unfinished(target: &Target, linger: Duration, error: &FinishError) -> String {
+    let advice = if linger.is_zero() { "--linger 1m" } else { "a longer --linger" };
     match error {
         FinishError::Unfinished { subscribers, published } => {
             let have = if *subscribers == 1 { "subscriber of {} has" } else { "subscribers of {} have" };
             let have = have.replace("{}", &target.to_string());
             format!(
-                "{subscribers} {have} not received everything up to {published} and the end: use --linger 1m to give them time"
+                "{subscribers} {have} not received everything up to {published} and the end: use {advice} to give them time"
             )
         }
         error => ErrorChain(error).to_string(),

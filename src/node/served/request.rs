@@ -33,8 +33,9 @@ impl Asked {
         if let Some((policy, _)) = &progress {
             match topic.subscribers.check(*policy) {
                 // Nothing depends on the progress of one that may be lapped.
+                Ok(()) => {}
                 Err(NotAdmitted::TooMany { .. }) if !policy.is_critical() => progress = None,
-                checked => checked?,
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(TopicSubscriber::new(peer, delivery, progress))
@@ -57,7 +58,8 @@ impl From<NotAdmitted> for Objection {
             NotAdmitted::TooMany { max } => Self::new(
                 RefuseReason::TooManySubscribers,
                 format!(
-                    "{max} that report their progress, or gate; close one of them, or raise Gating::subscribers_max"
+                    "{max} for which its publisher waits, or that it disconnects; close one of them, or raise \
+                     Gating::subscribers_max"
                 ),
             ),
         }

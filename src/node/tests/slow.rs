@@ -183,7 +183,7 @@ fn gating_is_refused_without_permission_and_beyond_the_number_permitted() {
 fn subscribers_beyond_those_whose_progress_is_shown_receive_as_well() {
     let dir = tempfile::tempdir().unwrap();
     let node = node(&dir, "p");
-    let mut publisher = node.log_publisher::<u64>("t").open().unwrap();
+    let mut publisher = gated(&node, Gating::new());
     let open = || node.log_subscriber::<u64>("shm:p/t").timeout(TIMEOUT).progress().open().unwrap();
     let mut subscribers: Vec<_> = (0..limits::PROGRESS_SLOTS_MAX + 2).map(|_| open()).collect();
     publisher.publish(&7).unwrap();
@@ -195,6 +195,8 @@ fn subscribers_beyond_those_whose_progress_is_shown_receive_as_well() {
     assert_eq!(list.count, subscribers.len());
     let shown = list.subscribers.iter().filter(|listing| listing.progress.is_some());
     assert_eq!(shown.count(), limits::PROGRESS_SLOTS_MAX);
+    // Nor do they keep the publisher from waiting for one.
+    assert!(subscriber(&node, Delivery::Pull, SlowPolicy::Block).is_gating());
 }
 
 #[test]

@@ -36,11 +36,11 @@ Examples:
   fabricast perf stream --connect rdma://10.0.0.2            ... what another publishes
 
 The floor sends the same bytes between the same two processes through a bare seqlock in shared
-memory, or a bare ring for stream, without any check. The line `checked` of a stream is that ring
-with records that are written, compared, and checked by CRC-32 like those of the log. The floor of
-wake is a bare futex wake in shared memory; with --sleep-in wait-set, a send through a pair of
-sockets into epoll_wait. Compare ratios within one run, never times of two runs: the placement
-says whether the processors share a cache.
+memory, or a bare ring for stream, of whose records only a number is compared. The line
+`checked` is that ring with records that are written, compared, and checked by CRC-32 like
+those of the log. The floor of wake is a bare futex wake in shared memory; with --sleep-in
+wait-set, a send through a pair of sockets into epoll_wait. Compare ratios within one run,
+never times of two runs: the placement says whether the processors share a cache.
 
 The mode wake publishes at a steady rate, and only while the subscriber sleeps. `awake` counts
 the values that found it awake all the same; the quantiles are of the others. On one host the

@@ -163,14 +163,20 @@ impl Line {
         Self { contents: Some(contents.name()), ..self }
     }
 
-    /// What to report if not all `values` arrived as published.
-    pub(super) fn wrong(&self, values: &str) -> String {
+    /// What to report if not all records arrived as published.
+    pub(super) fn wrong_records(&self) -> String {
         let Self { size, verified, lost, rejected, .. } = self;
         let [verified, lost, rejected] = [verified, lost, rejected].map(|count| count.unwrap_or(0));
         let expected = self.iterations * u64::from(self.subscribers);
         format!(
-            "not all {values} of {size} bytes arrived as published: of {expected}, {verified} did, {lost} were lost, {rejected} were wrong"
+            "not all records of {size} bytes arrived as published: right {verified} of {expected}, lost {lost}, wrong {rejected}"
         )
+    }
+
+    /// What to report if some values differ from those published.
+    pub(super) fn wrong_values(&self) -> String {
+        let Self { size, rejected, .. } = self;
+        format!("values of {size} bytes differ from those published: {}", rejected.unwrap_or(0))
     }
 
     /// The heading for people.

@@ -58,8 +58,7 @@ impl<'a> Measurement<'a> {
     }
 
     /// Measures each size under a name of its own and prints its lines. Returns success if all of them `are_right`; otherwise
-    /// reports what is `wrong` with the
-    /// first that is not.
+    /// reports what is `wrong` with the first that is not.
     pub(super) fn print<S>(
         &self,
         counted: &str,

@@ -57,7 +57,7 @@ pub(super) fn measure(arguments: &Arguments, setting: &Setting) -> Result<Exit, 
         None => pings.started(*size, name),
     };
     let is_right = |line: &Line| line.rejected.unwrap_or(0) == 0;
-    let wrong = |line: &Line| line.wrong("values");
+    let wrong = Line::wrong_values;
     pings.0.print("round trips", &arguments.size, lines, (is_right, wrong))
 }
 

@@ -99,7 +99,7 @@ pub(super) fn measure(arguments: &Arguments, setting: &Setting) -> Result<Exit, 
         let text = if arguments.json { serde_json::to_string(&line)? } else { line.text() };
         writeln!(std::io::stdout(), "{text}")?;
     }
-    let wrong = "some blocks differ from those sent: see `rejected`";
+    let wrong = "some blocks differ from those sent: see `wrong`";
     if is_right { Ok(Exit::Done) } else { Err(Failure::new(Exit::No, wrong).into()) }
 }
 

@@ -109,11 +109,11 @@ fn measure(arguments: &Arguments, setting: &Setting) -> Result<Exit, Trouble> {
         None => streams.started(shape, name),
     };
     let is_right = |line: &Line| is_right(line, arguments.stream.may_lose());
-    let wrong = |line: &Line| match (line.rejected, &line.connect) {
-        (Some(1..), Some(_)) => {
-            line.wrong("records") + "; if the other process has other --contents, pass the same to both"
+    let wrong = |line: &Line| match line.rejected {
+        Some(1..) if arguments.connect.is_some() => {
+            line.wrong_records() + "; if the other process has other --contents, pass the same to both"
         }
-        _ => line.wrong("records"),
+        _ => line.wrong_records(),
     };
     streams.0.print("records", shapes, lines, (is_right, wrong))
 }

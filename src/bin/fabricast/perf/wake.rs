@@ -97,7 +97,7 @@ fn measure(arguments: &Arguments, setting: &Setting) -> Result<Exit, Trouble> {
         None => wakes.started(*size, name),
     };
     let is_right = |line: &Line| line.rejected.unwrap_or(0) == 0;
-    let wrong = |line: &Line| line.wrong("values");
+    let wrong = Line::wrong_values;
     wakes.0.print("values", &arguments.size, lines, (is_right, wrong))
 }
 

@@ -45,18 +45,26 @@ fn await_socket(
     stop: BorrowedFd<'_>,
     deadline_ns: u64,
 ) -> Result<(), ProgramError> {
-    let left_ns = deadline_ns.saturating_sub(SystemClock.monotonic_ns());
-    if left_ns == 0 {
-        return Err(ProgramError::NoAnswer);
+    loop {
+        let left_ns = deadline_ns.saturating_sub(SystemClock.monotonic_ns());
+        if left_ns == 0 {
+            return Err(ProgramError::NoAnswer);
+        }
+        let timeout = Timespec::try_from(std::time::Duration::from_nanos(left_ns)).ok();
+        let mut polled = [PollFd::new(&stream.socket, flags), PollFd::from_borrowed_fd(stop, PollFlags::IN)];
+        match rustix::event::poll(&mut polled, timeout.as_ref()) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(errno) => return Err(system(errno)),
+        }
+        let [is_ready, stops] = polled.map(|polled| !polled.revents().is_empty());
+        if stops {
+            return Err(ProgramError::Stopped);
+        }
+        if is_ready {
+            return Ok(());
+        }
     }
-    let timeout = Timespec::try_from(std::time::Duration::from_nanos(left_ns)).ok();
-    let mut polled = [PollFd::new(&stream.socket, flags), PollFd::from_borrowed_fd(stop, PollFlags::IN)];
-    match rustix::event::poll(&mut polled, timeout.as_ref()) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => {}
-        Err(errno) => return Err(system(errno)),
-    }
-    let [_, stop] = polled.map(|polled| !polled.revents().is_empty());
-    if stop { Err(ProgramError::Stopped) } else { Ok(()) }
 }
 
 /// The next frame.

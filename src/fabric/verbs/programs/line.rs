@@ -6,10 +6,8 @@ use super::super::sys::{
 };
 use super::error::ProgramError;
 use super::places::Inbox;
-use super::plan::ProgramPlan;
+use super::plan::{Program, ProgramPlan};
 
-/// Receives of an end to which only messages are sent.
-const RECEIVES: u32 = 8;
 /// Work requests beside those of blocks.
 const EXTRA_SENDS: u32 = 8;
 
@@ -56,7 +54,9 @@ impl Line {
         let context = &device.context;
         let domain = ProtectionDomain::allocate(context)?;
         let channel = CompletionChannel::create(context)?;
-        let (sends_max, receives_max) = (depth + signal_every + EXTRA_SENDS, receives(plan));
+        // A message behind each block doubles what is in flight between two completions.
+        let behind = if program == Program::WriteAck { 2 * signal_every } else { 0 };
+        let (sends_max, receives_max) = (depth + signal_every + behind + EXTRA_SENDS, plan.receives());
         let sends = CompletionQueue::create(context, sends_max, Some(&channel))?;
         let receives = CompletionQueue::create(context, receives_max, Some(&channel))?;
         let queue_pair_plan = QueuePairPlan {
@@ -87,9 +87,4 @@ impl Line {
     pub(super) fn post_receives(&mut self) -> Result<(), ProgramError> {
         self.inbox.post_all(&self.queue_pair)
     }
-}
-
-/// Receives that are posted.
-fn receives(plan: &ProgramPlan) -> u32 {
-    if plan.program.sends_blocks() { plan.depth.max(RECEIVES) } else { RECEIVES }
 }

@@ -158,6 +158,8 @@ pub struct ProgramPlan {
 
 /// Most bytes of all blocks of an end.
 const MEMORY_MAX: u64 = 1 << 30;
+/// Receives of an end to which only messages are sent.
+const RECEIVES: u32 = 8;
 /// Most scatter/gather elements.
 pub(super) const SGE_MAX: u32 = 32;
 /// Most work requests.
@@ -192,10 +194,20 @@ impl ProgramPlan {
         self.program.has_inline() && self.size <= self.inline
     }
 
+    /// Receives that are posted.
+    pub(super) fn receives(&self) -> u32 {
+        if self.program.sends_blocks() { self.depth.max(RECEIVES) } else { RECEIVES }
+    }
+
     /// Fails if its numbers contradict each other.
     pub(super) fn check(&self) -> Result<(), ProgramError> {
         let Self { size, sge, signal_every, depth, chain, .. } = *self;
-        let blocks = if self.program.is_blast() || self.program.sends_blocks() { depth.into() } else { 2 };
+        // The most that an end registers: what it receives into, its own, and what its peer accesses.
+        let blocks = match self.program {
+            program if program.sends_blocks() => u64::from(self.receives()) + 1,
+            program if program.is_blast() => u64::from(depth) + 1,
+            _ => 3,
+        };
         Err(ProgramError::unfit(if size < SIZE_MIN {
             format!("blocks have at least {SIZE_MIN} bytes: use a greater --size")
         } else if !(1..=DEPTH_MAX).contains(&depth) {
@@ -246,5 +258,8 @@ mod tests {
             assert!(matches!(plan.check(), Err(ProgramError::Unfit { .. })), "{plan:?}");
         }
         assert!(ProgramPlan { depth: 31, ..plan }.check().is_ok());
+        // However few work requests are in flight, there are receives for all that may come.
+        let plan = ProgramPlan { depth: 1, signal_every: 1, ..ProgramPlan::new(Program::Send, 1 << 30) };
+        assert!(matches!(plan.check(), Err(ProgramError::Unfit { .. })));
     }
 }

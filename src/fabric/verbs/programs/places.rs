@@ -116,7 +116,7 @@ impl Inbox {
         }
         let len = (completion.byte_len as usize).saturating_sub(self.head);
         let slot = usize::try_from(completion.wr_id).unwrap_or(usize::MAX);
-        Ok(Arrival { slot, len, is_message: completion.immediate.is_some() })
+        Ok(Arrival { slot, len, is_message: completion.is_numbered })
     }
 
     /// The block that has arrived, if it has the right length.

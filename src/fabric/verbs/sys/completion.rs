@@ -196,8 +196,10 @@ pub(in crate::fabric::verbs) struct WorkCompletion {
     pub(in crate::fabric::verbs) source_queue_pair: u32,
     /// Whether a datagram begins with the header that shows its source.
     pub(in crate::fabric::verbs) has_header: bool,
-    /// The number that came with a message, or of the peer's write that took this receive, which leaves the buffer as it was.
+    /// The number of the peer's write that took this receive, which leaves the buffer as it was.
     pub(in crate::fabric::verbs) immediate: Option<u32>,
+    /// Whether a number came with the message in the buffer.
+    pub(in crate::fabric::verbs) is_numbered: bool,
 }
 
 impl WorkCompletion {
@@ -212,6 +214,9 @@ impl WorkCompletion {
             source_queue_pair: if is_whole { raw.src_qp } else { 0 },
             has_header: is_whole && raw.wc_flags & ibv_wc_flags::IBV_WC_GRH.0 != 0,
             immediate: if is_whole { immediate(raw) } else { None },
+            is_numbered: is_whole
+                && raw.opcode == opcodes::IBV_WC_RECV
+                && raw.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0,
         }
     }
 }
@@ -219,10 +224,7 @@ impl WorkCompletion {
 fn immediate(raw: &ibv_wc) -> Option<u32> {
     // SAFETY: both variants of the union are numbers of the same size.
     let number = unsafe { raw.imm_data_invalidated_rkey_union.imm_data };
-    // The flag is set for messages and writes alike, but not by every driver for writes.
-    let has_number = raw.opcode == opcodes::IBV_WC_RECV_RDMA_WITH_IMM
-        || raw.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
-    has_number.then(|| u32::from_be(number))
+    (raw.opcode == opcodes::IBV_WC_RECV_RDMA_WITH_IMM).then(|| u32::from_be(number))
 }
 
 impl Default for WorkCompletion {
@@ -237,6 +239,7 @@ impl Default for WorkCompletion {
             source_queue_pair,
             has_header: false,
             immediate: None,
+            is_numbered: false,
         }
     }
 }

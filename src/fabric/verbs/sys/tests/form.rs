@@ -110,14 +110,17 @@ fn completions_are_read_as_far_as_they_mean_something() {
     raw.imm_data_invalidated_rkey_union.imm_data = 0x0102_0304_u32.to_be();
     let whole = WorkCompletion::new(&raw);
     assert_eq!((whole.status, whole.byte_len), (Status::Success, 100));
-    assert_eq!(whole.immediate, None, "the number of a send means nothing");
+    assert_eq!((whole.immediate, whole.is_numbered), (None, false), "the number of a send means nothing");
+    raw.opcode = rdma_sys::ibv_wc_opcode::IBV_WC_RECV;
+    let message = WorkCompletion::new(&raw);
+    assert_eq!((message.immediate, message.is_numbered), (None, true), "a message is no write");
     raw.opcode = rdma_sys::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
     assert_eq!(WorkCompletion::new(&raw).immediate, Some(0x0102_0304));
     for (number, status) in [(5, Status::Flushed), (12, Status::RetryExceeded), (999, Status::Other(999))] {
         raw.status = number;
         let failed = WorkCompletion::new(&raw);
         assert_eq!((failed.wr_id, failed.status, failed.byte_len), (7, status, 0));
-        assert_eq!(failed.immediate, None);
+        assert_eq!((failed.immediate, failed.is_numbered), (None, false));
     }
 }
 

@@ -242,7 +242,7 @@ impl PreparedReceives {
         let (Some(request), Some(pieces)) =
             (self.requests.get_mut(index), self.pieces.get_mut(index * self.pieces_each..))
         else {
-            unreachable!("there is no receive {index}");
+            unreachable!("receive {index} does not exist");
         };
         request.sg_list = pieces.as_mut_ptr();
         request

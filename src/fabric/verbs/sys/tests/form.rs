@@ -113,7 +113,7 @@ fn completions_are_read_as_far_as_they_mean_something() {
     assert_eq!((whole.immediate, whole.is_numbered), (None, false), "the number of a send means nothing");
     raw.opcode = rdma_sys::ibv_wc_opcode::IBV_WC_RECV;
     let message = WorkCompletion::new(&raw);
-    assert_eq!((message.immediate, message.is_numbered), (None, true), "a message is no write");
+    assert_eq!((message.immediate, message.is_numbered), (None, true), "a message is not a write");
     raw.opcode = rdma_sys::ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
     assert_eq!(WorkCompletion::new(&raw).immediate, Some(0x0102_0304));
     for (number, status) in [(5, Status::Flushed), (12, Status::RetryExceeded), (999, Status::Other(999))] {

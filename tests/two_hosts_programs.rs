@@ -16,7 +16,8 @@ use std::time::Duration;
 use fabricast::measure::{Program, ProgramListener, ProgramPlan, run_program};
 use fabricast::{Address, RdmaConnect};
 
-const PORT: u16 = 7471;
+/// Of these tests alone: the programs of another test may still listen on the other host.
+const PORT: u16 = 7473;
 /// How long the other host may take to listen.
 const WAIT: Duration = Duration::from_secs(60);
 /// Round trips of each program.

@@ -26,6 +26,9 @@ mod perf;
 #[cfg(test)]
 #[path = "cli/perf_wake.rs"]
 mod perf_wake;
+#[cfg(all(test, feature = "verbs"))]
+#[path = "cli/program_peers.rs"]
+mod program_peers;
 #[cfg(test)]
 #[path = "cli/programs.rs"]
 mod programs;

@@ -66,7 +66,7 @@ fn build_without_verbs_says_so() {
 }
 
 #[cfg(feature = "verbs")]
-mod machine {
+pub(crate) mod machine {
     use rustix::process::Signal;
     use serde_json::{Value, json};
 
@@ -76,14 +76,15 @@ mod machine {
     /// Modes over unreliable queue pairs, which librdmacm does not connect here.
     const UNRELIABLE: [&str; 3] = ["uc-send", "uc-write", "ud-send"];
 
-    fn rdma(port: u16) -> String {
+    /// The address of the device at this port.
+    pub(crate) fn address(port: u16) -> String {
         let host = std::env::var("FABRICAST_VERBS_ADDRESS").unwrap_or_else(|_| "10.77.0.1".to_owned());
         format!("rdma://{host}:{port}")
     }
 
     /// Runs a program, and returns the line of each size. No block was wrong, and none was lost.
     #[track_caller]
-    fn measure(place: &Place, arguments: &[&str]) -> Vec<Value> {
+    pub(crate) fn measure(place: &Place, arguments: &[&str]) -> Vec<Value> {
         let common = ["--json", "--cpus", "any"];
         let ended = place.run(&[&["perf"], arguments, &common].concat());
         let lines: Vec<Value> = ended.printed().lines().map(parsed).collect();
@@ -208,7 +209,7 @@ mod machine {
     #[ignore = "needs an RDMA device: tools/soft-roce run"]
     fn missing_or_dying_peer_is_reported() {
         let place = Place::new();
-        let address = rdma(7521);
+        let address = address(7521);
         for (way, mode) in [("manager", "send"), ("tcp", "send"), ("tcp", "ud-send")] {
             let options = ["--connect", &address, "--wait", "300ms", "--rdma-connect", way];
             let ended = place.run(&[&["perf", "ping-pong", "--mode", mode], &options[..]].concat());
@@ -230,7 +231,7 @@ mod machine {
     }
 
     /// Whether a process, or one that it has started, has used its processor for longer than it takes to start: its program runs.
-    fn runs(process: u32) -> bool {
+    pub(crate) fn runs(process: u32) -> bool {
         let children = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children"));
         let children = children.unwrap_or_default();
         let children = children.split_whitespace().filter_map(|child| child.parse().ok());
@@ -248,7 +249,7 @@ mod machine {
     #[ignore = "needs an RDMA device: tools/soft-roce run"]
     fn one_process_serves_programs_until_it_is_interrupted() {
         let place = Place::new();
-        let address = rdma(7522);
+        let address = address(7522);
         let agent = place.start(&["perf", "blast", "--serve", "--rdma", &address, "--cpus", "any"]);
         wait_until("the address", || agent.line().contains(&address));
         for (verb, mode) in [("ping-pong", "rdma-3"), ("blast", "read"), ("ping-pong", "ud-send")] {

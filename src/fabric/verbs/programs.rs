@@ -14,7 +14,6 @@ mod end;
 mod error;
 mod exchanged;
 mod figures;
-mod line;
 mod managed;
 mod meeting;
 mod messages;
@@ -24,7 +23,10 @@ mod outbox;
 mod pattern;
 mod places;
 mod plan;
+mod resources;
 mod run;
+#[cfg(test)]
+mod tests;
 mod token;
 mod watch;
 mod wire;

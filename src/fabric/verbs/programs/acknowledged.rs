@@ -29,7 +29,7 @@ pub(super) fn write(end: &mut End<'_>, far: Far) -> Result<Figures, ProgramError
     let pong = exposed(end)?;
     let mut rounds = Rounds::begin(&end.plan);
     while let Some(number) = rounds.next() {
-        ping.fill(0, number);
+        ping.fill(0, number, &mut end.scratch);
         end.post_last(&mut ping, 2)?;
         if await_token(end)?.is_some() {
             return Err(malformed());
@@ -52,7 +52,7 @@ pub(super) fn answer_writes(end: &mut End<'_>, far: Far) -> Result<Message, Prog
             return Ok(message);
         }
         check(end, &ping, number);
-        pong.copy(0, &ping, number);
+        pong.copy(0, &ping, number, &mut end.scratch);
         end.post_last(&mut pong, 2)?;
     }
     unreachable!("the numbers of blocks do not end")
@@ -65,16 +65,16 @@ pub(super) fn read(end: &mut End<'_>, far: Far) -> Result<Figures, ProgramError>
     pong.read(&end.near, 0, far.block(0));
     pong.set_signaled(0, true);
     let (ping, read) = (exposed(end)?, end.near.block(0));
-    ping.fill_whole(0, end.scratch());
+    ping.fill_whole(0, &mut end.scratch);
     let mut rounds = Rounds::begin(&end.plan);
     while let Some(number) = rounds.next() {
-        ping.fill(number, end.scratch());
+        ping.fill(number, &mut end.scratch);
         // The completion of the READ covers it.
-        token.post(&end.line.queue_pair, 1)?;
+        token.post(&end.resources.queue_pair, 1)?;
         if await_token(end)?.is_some() {
             return Err(malformed());
         }
-        pong.post(&end.line.queue_pair, 1)?;
+        pong.post(&end.resources.queue_pair, 1)?;
         end.await_sent()?;
         rounds.done();
         check(end, &read, number);
@@ -94,11 +94,11 @@ pub(super) fn answer_reads(end: &mut End<'_>, far: Far) -> Result<Message, Progr
         if let Some(message) = await_token(end)? {
             return Ok(message);
         }
-        ping.post(&end.line.queue_pair, 1)?;
+        ping.post(&end.resources.queue_pair, 1)?;
         end.await_sent()?;
         check(end, &read, number);
-        read.copy_to(&pong, number, end.scratch());
-        token.post(&end.line.queue_pair, 1)?;
+        read.copy_to(&pong, number, &mut end.scratch);
+        token.post(&end.resources.queue_pair, 1)?;
     }
     unreachable!("the numbers of blocks do not end")
 }

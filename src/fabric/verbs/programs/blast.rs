@@ -51,7 +51,7 @@ pub(super) fn drive(end: &mut End<'_>, far: Far) -> Result<Figures, ProgramError
     let iterations = end.plan.iterations;
     let parts =
         iterations.map_or(PARTS_MAX, |all| (all / (PART_ROUNDS * blast.capacity)).clamp(1, PARTS_MAX));
-    let time_ns = end.plan.time_ns / parts;
+    let time_ns = end.plan.timed_ns() / parts;
     let share = |all: u64, part: u64| u64::try_from(u128::from(all) * u128::from(part) / u128::from(parts));
     let mut total_ns = 0;
     for part in 0..parts {
@@ -59,8 +59,7 @@ pub(super) fn drive(end: &mut End<'_>, far: Far) -> Result<Figures, ProgramError
             iterations.map(|all| share(all, part + 1).unwrap_or(all) - share(all, part).unwrap_or(all));
         blast.prepare(end);
         let began_ns = SystemClock.monotonic_ns();
-        let end_ns = if blocks.is_some() { u64::MAX } else { began_ns.saturating_add(time_ns) };
-        blast.run(end, blocks.unwrap_or(u64::MAX), end_ns)?;
+        blast.run(end, blocks.unwrap_or(u64::MAX), began_ns.saturating_add(time_ns))?;
         total_ns += SystemClock.monotonic_ns() - began_ns;
         blast.check(end, far)?;
     }
@@ -104,9 +103,9 @@ impl Blast {
             for place in 0..self.chain {
                 if self.reads {
                     let block = end.near.block(index * self.chain + place);
-                    block.clear_whole(end.scratch());
+                    block.clear_whole(&mut end.scratch);
                 } else {
-                    outbox.fill_whole(place, self.filled);
+                    outbox.fill_whole(place, self.filled, &mut end.scratch);
                 }
             }
         }
@@ -122,7 +121,7 @@ impl Blast {
                 self.take(end)?;
             }
             left -= count;
-            if left > 0 && end_ns < u64::MAX && SystemClock.monotonic_ns() >= end_ns {
+            if left > 0 && SystemClock.monotonic_ns() >= end_ns {
                 left = 0;
             }
             self.post(end, chain, count, left == 0)?;
@@ -163,7 +162,7 @@ impl Blast {
                 self.signaled.push_back(self.posted);
             }
         }
-        Ok(outbox.post(&end.line.queue_pair, count)?)
+        Ok(outbox.post(&end.resources.queue_pair, count)?)
     }
 
     /// Takes a completion, which is also that of all blocks before.
@@ -192,8 +191,8 @@ impl Blast {
             back.read(&end.near, spare, far.block(place));
             back.set_signaled(0, true);
             let block = end.near.block(spare);
-            block.clear_whole(end.scratch());
-            back.post(&end.line.queue_pair, 1)?;
+            block.clear_whole(&mut end.scratch);
+            back.post(&end.resources.queue_pair, 1)?;
             end.await_sent()?;
             end.verify_as(&block, number, self.filled);
         }

@@ -3,20 +3,23 @@
 use super::super::sys::{CompletionQueue, Local, PreparedSends, Remote, Status, Verb, WorkCompletion};
 use super::error::ProgramError;
 use super::figures::Durations;
-use super::line::Line;
 use super::meter::Meter;
 use super::outbox::Outbox;
 use super::pattern::{Block, is_whole};
-use super::places::{Arrival, Blocks, Letter};
+use super::places::{Arrival, Blocks, MessageMemory};
 use super::plan::ProgramPlan;
+use super::resources::Resources;
 use super::watch::{ANSWER_NS, Watch};
 use super::wire::{MESSAGE_LEN, Message, MessageKind};
 use crate::clock::{Clock, SystemClock};
+use crate::memory::WORD;
 
 /// The number of the completions of messages.
 const MESSAGE: u64 = 2;
-/// Rounds between two checks of the connection.
+/// Rounds, or polls in vain of as many times [`POLLS`], between two checks of the connection.
 const CHECK_EVERY: u64 = 2048;
+/// Polls of memory between two polls for a completion.
+pub(super) const POLLS: u32 = 512;
 /// After which time a block of an unreliable connection counts as lost.
 pub(super) const LOST_NS: u64 = 250_000_000;
 /// How many of those in a row mean that the peer does not answer.
@@ -25,14 +28,14 @@ pub(super) const LOST_MAX: u32 = 40;
 const PROBE_NS: u64 = 20_000_000_000;
 /// How long the bytes between the ends of a block may arrive after these.
 const LATE_NS: u64 = 1_000_000_000;
-/// After which time a message that was not answered is sent again over an unreliable connection.
+/// After which time a message without an answer is sent again over an unreliable connection.
 const AGAIN_NS: u64 = 200_000_000;
 
 /// One end.
 #[derive(Debug)]
 pub(super) struct End<'a> {
     pub(super) plan: ProgramPlan,
-    pub(super) line: Line,
+    pub(super) resources: Resources,
     pub(super) watch: Watch<'a>,
     /// The blocks of its own.
     pub(super) near: Blocks,
@@ -40,14 +43,15 @@ pub(super) struct End<'a> {
     pub(super) open: Option<Blocks>,
     /// Whether it drives.
     pub(super) drives: bool,
-    letter: Letter,
+    message: MessageMemory,
     letters: PreparedSends,
     /// Work requests since the last one with a completion.
     unsignaled: u32,
     /// Work requests with a completion that was not taken yet.
     signaled: u32,
     pub(super) seen: Seen,
-    scratch: Vec<u64>,
+    /// Room for a block that is filled, copied or compared whole.
+    pub(super) scratch: Vec<u64>,
 }
 
 /// What an end has seen.
@@ -61,6 +65,13 @@ pub(super) struct Seen {
     pub(super) wrong: u64,
     /// Blocks without an answer.
     pub(super) lost: u64,
+}
+
+/// A wait for the peer's bytes in memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Wait {
+    began_ns: Option<u64>,
+    checks: u64,
 }
 
 /// Where the peer's blocks are.
@@ -92,7 +103,7 @@ pub(super) struct Rounds {
 impl Rounds {
     pub(super) fn begin(plan: &ProgramPlan) -> Self {
         let iterations = plan.iterations.unwrap_or(u64::MAX);
-        let time_ns = if plan.iterations.is_some() { u64::MAX } else { plan.time_ns };
+        let time_ns = plan.timed_ns();
         let durations = Durations::new();
         let now_ns = SystemClock.monotonic_ns();
         Self { durations, iterations, time_ns, begun_ns: now_ns, last_ns: now_ns, number: 0 }
@@ -116,6 +127,11 @@ impl Rounds {
         self.last_ns = now_ns;
     }
 
+    /// When this round's block counts as lost, if that takes so long.
+    pub(super) fn deadline_ns(&self, limit_ns: Option<u64>) -> Option<u64> {
+        limit_ns.map(|limit_ns| self.last_ns.saturating_add(limit_ns))
+    }
+
     /// Begins the next round now, after work that is not timed.
     pub(super) fn again(&mut self) {
         self.last_ns = SystemClock.monotonic_ns();
@@ -125,30 +141,31 @@ impl Rounds {
 impl<'a> End<'a> {
     pub(super) fn new(
         plan: &ProgramPlan,
-        (line, watch): (Line, Watch<'a>),
+        (resources, watch): (Resources, Watch<'a>),
         (near, open): (Blocks, Option<Blocks>),
         drives: bool,
     ) -> Result<Self, ProgramError> {
-        let letter = Letter::new(&line.domain)?;
+        let message = MessageMemory::new(&resources.domain)?;
         let mut letters = PreparedSends::default();
         let len = u32::try_from(MESSAGE_LEN).unwrap_or(u32::MAX);
-        let local = Local::Registered { region: letter.region.clone(), offset: 0, len };
+        let local = Local::Registered { region: message.region.clone(), offset: 0, len };
         letters.push(MESSAGE, Verb::Send { immediate: Some(1) }, &local, 1);
         letters.set_signaled(0, true);
-        if let Some(reach) = &line.reach {
-            letters.address(0, &reach.handle, (reach.queue_pair, reach.key));
+        if let Some(peer) = &resources.peer {
+            letters.address(0, &peer.handle, (peer.queue_pair, peer.key));
         }
-        let (seen, scratch) = (Seen::default(), Vec::new());
+        // Allocated here, not in the rounds that are timed.
+        let (seen, scratch) = (Seen::default(), vec![0; (plan.size as usize).div_ceil(WORD)]);
         let plan = *plan;
         let (unsignaled, signaled) = (0, 0);
         Ok(Self {
             plan,
-            line,
+            resources,
             watch,
             near,
             open,
             drives,
-            letter,
+            message,
             letters,
             unsignaled,
             signaled,
@@ -173,19 +190,39 @@ impl<'a> End<'a> {
         if number.is_multiple_of(CHECK_EVERY) { self.watch.check() } else { Ok(()) }
     }
 
-    /// The same of looks in vain, and fails if these take too long.
-    pub(super) fn check_answer(
+    /// Polls the memory that the peer writes until `poll` returns something, for up to this time. Meanwhile it takes the completions of
+    /// its own work requests: one of them reports when the peer's device refuses a WRITE.
+    #[inline]
+    pub(super) fn await_memory<T>(
         &mut self,
-        looks: u64,
-        since_ns: &mut Option<u64>,
-    ) -> Result<(), ProgramError> {
-        if !looks.is_multiple_of(CHECK_EVERY) {
-            return Ok(());
+        limit_ns: Option<u64>,
+        poll: impl Fn() -> Option<T>,
+    ) -> Result<Option<T>, ProgramError> {
+        let mut wait = Wait::default();
+        loop {
+            if let Some(found) = (0..POLLS).find_map(|_| poll()) {
+                return Ok(Some(found));
+            }
+            let waited_ns = self.keep_waiting(&mut wait)?;
+            if limit_ns.is_some_and(|limit_ns| waited_ns > limit_ns) {
+                return Ok(None);
+            }
         }
-        self.watch.check()?;
+    }
+
+    /// Takes a completion of the work requests of its own, if there is one, and from time to time checks the connection. Returns how
+    /// long the wait has taken so far, and fails if that is too long.
+    pub(super) fn keep_waiting(&mut self, wait: &mut Wait) -> Result<u64, ProgramError> {
+        if let completion @ Some(_) = self.resources.sends.poll_one()? {
+            self.on_sent(completion)?;
+        }
         let now_ns = SystemClock.monotonic_ns();
-        let waited_ns = now_ns.saturating_sub(*since_ns.get_or_insert(now_ns));
-        if waited_ns > ANSWER_NS { Err(ProgramError::NoAnswer) } else { Ok(()) }
+        let waited_ns = now_ns.saturating_sub(*wait.began_ns.get_or_insert(now_ns));
+        wait.checks += 1;
+        if wait.checks.is_multiple_of(CHECK_EVERY) {
+            self.watch.check()?;
+        }
+        if waited_ns > ANSWER_NS { Err(ProgramError::NoAnswer) } else { Ok(waited_ns) }
     }
 
     /// Posts the one work request of an outbox. Every so often it has a completion, which is taken before the next one.
@@ -207,13 +244,13 @@ impl<'a> End<'a> {
             self.signaled += 1;
         }
         outbox.set_signaled(count - 1, is_signaled);
-        Ok(outbox.post(&self.line.queue_pair, count)?)
+        Ok(outbox.post(&self.resources.queue_pair, count)?)
     }
 
     /// Waits for the completion of a block's work request.
     #[inline]
     pub(super) fn await_sent(&mut self) -> Result<(), ProgramError> {
-        let completion = await_completion(&self.line, &mut self.watch, Queue::Sends, None)?;
+        let completion = await_completion(&self.resources, &mut self.watch, Queue::Sends, None)?;
         self.on_sent(completion)
     }
 
@@ -229,24 +266,45 @@ impl<'a> End<'a> {
         }
     }
 
+    /// What has arrived by this completion.
+    #[inline]
+    fn arrived(&mut self, completion: &WorkCompletion) -> Result<Arrival, ProgramError> {
+        let arrival = self.resources.inbox.arrival(completion);
+        arrival.map_err(|error| self.cause_of(error))
+    }
+
+    /// Why this receive has failed: a work request of this end that has failed before flushes all receives.
+    #[cold]
+    fn cause_of(&mut self, error: ProgramError) -> ProgramError {
+        loop {
+            match self.resources.sends.poll_one() {
+                Ok(Some(completion)) => match self.on_sent(Some(completion)) {
+                    Ok(()) | Err(ProgramError::Gone) => {}
+                    Err(cause) => return cause,
+                },
+                _ => return error,
+            }
+        }
+    }
+
     /// Waits for a message or a block, for up to this time.
     #[inline]
     pub(super) fn receive(&mut self, limit_ns: Option<u64>) -> Result<Option<Arrival>, ProgramError> {
-        let completion = await_completion(&self.line, &mut self.watch, Queue::Receives, limit_ns)?;
-        completion.map(|completion| self.line.inbox.arrival(&completion)).transpose()
+        let completion = await_completion(&self.resources, &mut self.watch, Queue::Receives, limit_ns)?;
+        completion.map(|completion| self.arrived(&completion)).transpose()
     }
 
     /// Polls for a message or a block, once.
     #[inline]
     pub(super) fn try_receive(&mut self) -> Result<Option<Arrival>, ProgramError> {
-        let completion = self.line.receives.poll_one()?;
-        completion.map(|completion| self.line.inbox.arrival(&completion)).transpose()
+        let completion = self.resources.receives.poll_one()?;
+        completion.map(|completion| self.arrived(&completion)).transpose()
     }
 
     /// Posts the receive of an arrival again.
     #[inline]
     pub(super) fn repost(&mut self, arrival: Arrival) -> Result<(), ProgramError> {
-        self.line.inbox.post(&self.line.queue_pair, arrival.slot)
+        self.resources.inbox.post(&self.resources.queue_pair, arrival.slot)
     }
 
     /// Counts a block that has the right number at both ends, after comparing all of it if that is its turn.
@@ -264,8 +322,8 @@ impl<'a> End<'a> {
         self.seen.verified += 1;
         if is_whole(number, block.len()) {
             let scratch = &mut self.scratch;
-            let look = || Ok(block.is_all(number, scratch).then_some(()));
-            match self.watch.spin_for(LATE_NS, look)? {
+            let poll = || Ok(block.is_all(number, scratch).then_some(()));
+            match self.watch.spin_for(LATE_NS, poll)? {
                 Some(()) => self.seen.whole += 1,
                 None => self.seen.wrong += 1,
             }
@@ -275,7 +333,7 @@ impl<'a> End<'a> {
 
     /// Takes a message between blocks. Returns it if it is the end.
     pub(super) fn on_message(&mut self, arrival: Arrival) -> Result<Option<Message>, ProgramError> {
-        let message = self.line.inbox.message(arrival);
+        let message = self.resources.inbox.message(arrival);
         self.repost(arrival)?;
         match message.map(|message| message.what) {
             Some(MessageKind::End) => Ok(message),
@@ -318,17 +376,12 @@ impl<'a> End<'a> {
         }
     }
 
-    /// The space of whole comparisons.
-    pub(super) fn scratch(&mut self) -> &mut Vec<u64> {
-        &mut self.scratch
-    }
-
     /// Sends a message.
     pub(super) fn say(&mut self, message: &Message) -> Result<(), ProgramError> {
-        self.letter.write(message);
-        self.line.queue_pair.post_prepared(&mut self.letters, 1)?;
+        self.message.write(message);
+        self.resources.queue_pair.post_prepared(&mut self.letters, 1)?;
         loop {
-            let completion = await_completion(&self.line, &mut self.watch, Queue::Sends, None)?;
+            let completion = await_completion(&self.resources, &mut self.watch, Queue::Sends, None)?;
             let is_it = completion.is_some_and(|completion| completion.wr_id == MESSAGE);
             self.on_sent(completion)?;
             if is_it {
@@ -337,27 +390,30 @@ impl<'a> End<'a> {
         }
     }
 
-    /// Waits for a message of this kind, asleep. Over an unreliable connection, `again` is sent again until it comes.
+    /// Waits for a message of this kind, asleep, for up to this time. Over an unreliable connection, `again` is sent again until it
+    /// comes.
     pub(super) fn await_message(
         &mut self,
         what: MessageKind,
         again: Option<&Message>,
+        limit_ns: u64,
     ) -> Result<Message, ProgramError> {
+        let again = again.filter(|_| !self.plan.program.is_reliable());
         let is_lossy = !self.plan.program.is_reliable();
-        let mut tries = 0;
+        let deadline_ns = SystemClock.monotonic_ns().saturating_add(limit_ns);
         loop {
-            let limit_ns = (is_lossy && again.is_some()).then_some(AGAIN_NS);
-            let Some(arrival) = self.sleep(limit_ns)? else {
-                tries += 1;
-                if tries > LOST_MAX {
-                    return Err(ProgramError::NoAnswer);
-                }
+            let left_ns = deadline_ns.saturating_sub(SystemClock.monotonic_ns());
+            if left_ns == 0 {
+                return Err(self.no_answer());
+            }
+            let pause_ns = again.map_or(left_ns, |_| left_ns.min(AGAIN_NS));
+            let Some(arrival) = self.sleep(Some(pause_ns))? else {
                 if let Some(again) = again {
                     self.say(again)?;
                 }
                 continue;
             };
-            let message = self.line.inbox.message(arrival);
+            let message = self.resources.inbox.message(arrival);
             self.repost(arrival)?;
             match message {
                 Some(message) if message.what == what => return Ok(message),
@@ -368,54 +424,66 @@ impl<'a> End<'a> {
         }
     }
 
-    /// Sleeps until a message or a block arrives, for up to this time.
-    fn sleep(&mut self, limit_ns: Option<u64>) -> Result<Option<Arrival>, ProgramError> {
-        let completion = sleep(&self.line, &mut self.watch, Queue::Receives, limit_ns)?;
-        completion.map(|completion| self.line.inbox.arrival(&completion)).transpose()
+    /// Why the peer does not answer: its host does not, or its process.
+    fn no_answer(&mut self) -> ProgramError {
+        let is_probed = self.plan.program.is_reliable();
+        if is_probed && let Err(error) = self.probe() { error } else { ProgramError::NoAnswer }
     }
 
-    /// Sleeps until the peer has finished. The time that this takes begins and ends with the sleep.
+    /// Sleeps until a message or a block arrives, for up to this time.
+    fn sleep(&mut self, limit_ns: Option<u64>) -> Result<Option<Arrival>, ProgramError> {
+        let completion = sleep(&self.resources, &mut self.watch, Queue::Receives, limit_ns)?;
+        completion.map(|completion| self.arrived(&completion)).transpose()
+    }
+
+    /// Sleeps until the peer has finished, which may take as long as the plan does. The time that this takes begins and ends with the
+    /// sleep.
     pub(super) fn sleep_to_the_end(&mut self) -> Result<(Message, Meter), ProgramError> {
-        let line = &self.line;
+        let resources = &self.resources;
         // What runs for the first time takes longer.
-        self.watch.sleep(&line.channel, Some(0))?;
+        self.watch.sleep(&resources.channel, Some(0))?;
         let _rehearsal = Meter::start().stop();
-        line.channel.drain()?;
-        line.receives.arm()?;
+        resources.channel.drain()?;
+        resources.receives.arm()?;
+        let longest_ns = self.plan.longest_ns();
         let meter = Meter::start();
         let (mut times, mut probe_ns) = (meter.stop(), PROBE_NS);
         let completion = loop {
             // The peer's message may have come before the queue was armed.
-            let line = &self.line;
-            if let Some(completion) = line.receives.poll_one()? {
+            let resources = &self.resources;
+            if let Some(completion) = resources.receives.poll_one()? {
                 break completion;
             }
-            self.watch.sleep(&line.channel, Some(PROBE_NS))?;
+            let left_ns = longest_ns.saturating_sub(times.wall_ns);
+            if left_ns == 0 {
+                return Err(self.no_answer());
+            }
+            self.watch.sleep(&resources.channel, Some(PROBE_NS.min(left_ns)))?;
             times = meter.stop();
-            if line.channel.drain()? == 0 && times.wall_ns >= probe_ns {
+            if resources.channel.drain()? == 0 && times.wall_ns >= probe_ns {
                 self.probe()?;
                 probe_ns = times.wall_ns.saturating_add(PROBE_NS);
             }
-            self.line.receives.arm()?;
+            self.resources.receives.arm()?;
         };
-        let arrival = self.line.inbox.arrival(&completion)?;
+        let arrival = self.arrived(&completion)?;
         Ok((self.on_message(arrival)?.ok_or_else(malformed)?, times))
     }
 
     /// READs nothing, which shows whether the peer's host answers: of a connection by librdmacm nothing else does.
     fn probe(&mut self) -> Result<(), ProgramError> {
         let mut probe = PreparedSends::default();
-        let local = Local::Registered { region: self.letter.region.clone(), offset: 0, len: 0 };
+        let local = Local::Registered { region: self.message.region.clone(), offset: 0, len: 0 };
         probe.push(MESSAGE, Verb::Read(Remote { address: 0, key: 0 }), &local, 1);
         probe.set_signaled(0, true);
-        self.line.queue_pair.post_prepared(&mut probe, 1)?;
-        match sleep(&self.line, &mut self.watch, Queue::Sends, Some(ANSWER_NS))? {
+        self.resources.queue_pair.post_prepared(&mut probe, 1)?;
+        match sleep(&self.resources, &mut self.watch, Queue::Sends, Some(ANSWER_NS))? {
             None => Err(ProgramError::Gone),
             completion => self.on_sent(completion),
         }
     }
 
-    /// The message that tells the peer where its blocks are.
+    /// The message that says where the blocks are that the peer accesses.
     pub(super) fn buffers(&self) -> Message {
         let Some(open) = &self.open else { return Message::buffers(0, 0, 0) };
         let region = &open.region;
@@ -446,10 +514,10 @@ enum Queue {
 
 impl Queue {
     #[inline]
-    fn of(self, line: &Line) -> &CompletionQueue {
+    fn of(self, resources: &Resources) -> &CompletionQueue {
         match self {
-            Self::Sends => &line.sends,
-            Self::Receives => &line.receives,
+            Self::Sends => &resources.sends,
+            Self::Receives => &resources.receives,
         }
     }
 }
@@ -457,39 +525,39 @@ impl Queue {
 /// Waits for a completion as the plan says, for up to this time.
 #[inline]
 fn await_completion(
-    line: &Line,
+    resources: &Resources,
     watch: &mut Watch<'_>,
     queue: Queue,
     limit_ns: Option<u64>,
 ) -> Result<Option<WorkCompletion>, ProgramError> {
-    if line.events {
-        return match sleep(line, watch, queue, Some(limit_ns.unwrap_or(ANSWER_NS)))? {
+    if resources.events {
+        return match sleep(resources, watch, queue, Some(limit_ns.unwrap_or(ANSWER_NS)))? {
             None if limit_ns.is_none() => Err(ProgramError::NoAnswer),
             completion => Ok(completion),
         };
     }
-    let queue = queue.of(line);
-    let look = || Ok(queue.poll_one()?);
+    let queue = queue.of(resources);
+    let poll = || Ok(queue.poll_one()?);
     match limit_ns {
-        None => watch.spin(look).map(Some),
-        Some(limit_ns) => watch.spin_for(limit_ns, look),
+        None => watch.spin(poll).map(Some),
+        Some(limit_ns) => watch.spin_for(limit_ns, poll),
     }
 }
 
 /// Sleeps until there is a completion, for up to this time.
 fn sleep(
-    line: &Line,
+    resources: &Resources,
     watch: &mut Watch<'_>,
     queue: Queue,
     limit_ns: Option<u64>,
 ) -> Result<Option<WorkCompletion>, ProgramError> {
-    let queue = queue.of(line);
+    let queue = queue.of(resources);
     let deadline_ns = limit_ns.map(|limit_ns| SystemClock.monotonic_ns().saturating_add(limit_ns));
     loop {
         if let Some(completion) = queue.poll_one()? {
             return Ok(Some(completion));
         }
-        line.channel.drain()?;
+        resources.channel.drain()?;
         queue.arm()?;
         // What came before the queue was armed causes no event.
         if let Some(completion) = queue.poll_one()? {
@@ -499,6 +567,6 @@ fn sleep(
         if left_ns == Some(0) {
             return Ok(None);
         }
-        watch.sleep(&line.channel, left_ns)?;
+        watch.sleep(&resources.channel, left_ns)?;
     }
 }

@@ -18,9 +18,9 @@ use super::super::sys::{
     AddressHandle, LinkLayer, Path, QueuePair, QueuePairKind, RtrPlan, RtsPlan, SysError,
 };
 use super::error::ProgramError;
-use super::line::{Line, Reach};
 use super::plan::ProgramPlan;
-use super::watch::{Tie, Watch};
+use super::resources::{DatagramPeer, Resources};
+use super::watch::{Connection, Watch};
 use super::wire::{READY, Refusal, Ticket};
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::FabricError;
@@ -28,7 +28,7 @@ use crate::limits;
 
 /// An unconnected end.
 struct Unconnected {
-    line: Line,
+    resources: Resources,
     device: Device,
     opened: Arc<OpenDevice>,
     ticket: Ticket,
@@ -95,7 +95,7 @@ pub(super) fn dial<'a>(
     to: &Destination,
     devices: &Devices,
     stop: BorrowedFd<'a>,
-) -> Result<(Line, Watch<'a>), ProgramError> {
+) -> Result<(Resources, Watch<'a>), ProgramError> {
     let deadline_ns = SystemClock.monotonic_ns().saturating_add(limits::verbs::CONNECT_DEADLINE_NS);
     let source = devices.source(&to.target)?;
     let failed = |error| not_connected(to, error);
@@ -123,7 +123,7 @@ pub(super) fn dial<'a>(
     let far = Ticket::parse(&answer).ok_or(VerbsError::NotANode)?;
     near.connect(&far, peer)?;
     say(&mut stream, READY)?;
-    Ok((near.line, Watch::new(Tie::Exchanged(stream), stop)))
+    Ok((near.resources, Watch::new(Connection::Exchanged(stream), stop)))
 }
 
 /// Takes a connection that a peer dialled. `None` if it was refused.
@@ -131,7 +131,7 @@ pub(super) fn accept<'a>(
     socket: TcpStream,
     devices: &Devices,
     stop: BorrowedFd<'a>,
-) -> Result<Option<(ProgramPlan, Line, Watch<'a>)>, ProgramError> {
+) -> Result<Option<(ProgramPlan, Resources, Watch<'a>)>, ProgramError> {
     let deadline_ns = SystemClock.monotonic_ns().saturating_add(limits::verbs::CONNECT_DEADLINE_NS);
     let mut stream = FrameStream::new(socket).map_err(system)?;
     let (local, peer) = addresses(&stream.socket)?;
@@ -155,7 +155,7 @@ pub(super) fn accept<'a>(
     if next_frame(&mut stream, stop, deadline_ns)? != READY {
         return Err(VerbsError::NotANode.into());
     }
-    Ok(Some((plan, near.line, Watch::new(Tie::Exchanged(stream), stop))))
+    Ok(Some((plan, near.resources, Watch::new(Connection::Exchanged(stream), stop))))
 }
 
 fn addresses(socket: &TcpStream) -> Result<(IpAddr, IpAddr), ProgramError> {
@@ -179,25 +179,25 @@ impl Unconnected {
                 format!("a datagram has up to {mtu} bytes here, not {}: use a smaller --size", plan.size);
             return Err(ProgramError::unfit(sentence));
         }
-        let mut line = Line::create(plan, &opened, QueuePair::create)?;
+        let mut resources = Resources::create(plan, &opened, QueuePair::create)?;
         let random = || crate::random::number().map_err(FabricError::no_random);
         // Keys from 2^31 on are privileged.
         let key = packet_sequence(random()?);
         match kind {
-            QueuePairKind::Ud => line.queue_pair.restart(device.port, key)?,
-            _ => line.queue_pair.to_init(device.port, plan.program.flags(drives))?,
+            QueuePairKind::Ud => resources.queue_pair.restart(device.port, key)?,
+            _ => resources.queue_pair.to_init(device.port, plan.program.flags(drives))?,
         }
-        line.post_receives()?;
+        resources.post_receives()?;
         let ticket = Ticket {
             lid: device.port_attributes.lid,
             reads_max: opened.reads_served_max.into(),
-            queue_pair: line.queue_pair.number(),
+            queue_pair: resources.queue_pair.number(),
             packet_sequence: packet_sequence(random()?),
             mtu,
             key,
             gid: device.gid.bytes,
         };
-        Ok(Self { line, device, opened, ticket })
+        Ok(Self { resources, device, opened, ticket })
     }
 
     /// Connects it to the peer's, which is reached over TCP by this address: its device must have the same, as of nodes.
@@ -209,11 +209,11 @@ impl Unconnected {
         }
         let gid_index = u8::try_from(self.device.gid.index)
             .map_err(|_| SysError::new("ibv_modify_qp", rustix::io::Errno::RANGE))?;
-        let queue_pair = &self.line.queue_pair;
+        let queue_pair = &self.resources.queue_pair;
         if queue_pair.kind() == QueuePairKind::Ud {
-            let path = Path::new(self.device.port, gid_index, far.gid);
-            let handle = Arc::new(AddressHandle::create(&self.line.domain, &path)?);
-            self.line.reach = Some(Reach { handle, queue_pair: far.queue_pair, key: far.key });
+            let path = Path::new(self.device.port, gid_index, far.gid).with_lid(far.lid);
+            let handle = Arc::new(AddressHandle::create(&self.resources.domain, &path)?);
+            self.resources.peer = Some(DatagramPeer { handle, queue_pair: far.queue_pair, key: far.key });
             return Ok(());
         }
         queue_pair.to_rtr(&RtrPlan {

@@ -13,9 +13,9 @@ use super::super::manager::{Destination, RETRY_COUNT, RNR_RETRY_COUNT, not_reach
 use super::super::opened::{Devices, OpenDevice};
 use super::super::sys::{CmEvent, CmEventKind, CmId, ConnectParameters, EventChannel, PortSpace};
 use super::error::ProgramError;
-use super::line::Line;
 use super::plan::ProgramPlan;
-use super::watch::{Tie, Watch};
+use super::resources::Resources;
+use super::watch::{Connection, Watch};
 use super::wire::Refusal;
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::FabricError;
@@ -73,25 +73,35 @@ pub(super) fn dial<'a>(
     to: &Destination,
     devices: &Devices,
     stop: BorrowedFd<'a>,
-) -> Result<(Line, Watch<'a>), ProgramError> {
+) -> Result<(Resources, Watch<'a>), ProgramError> {
+    dial_with(plan, &plan.emit(), (to, devices), stop)
+}
+
+/// The same with this request.
+pub(super) fn dial_with<'a>(
+    plan: &ProgramPlan,
+    request: &[u8],
+    (to, devices): (&Destination, &Devices),
+    stop: BorrowedFd<'a>,
+) -> Result<(Resources, Watch<'a>), ProgramError> {
     let deadline_ns = SystemClock.monotonic_ns().saturating_add(limits::verbs::CONNECT_DEADLINE_NS);
     let channel = EventChannel::create().map_err(device::explain)?;
     let id = CmId::create(&channel, PortSpace::Connections)?;
     let source = devices.source(&to.target)?;
     let dialling = Dialling { to, id, channel, stop, deadline_ns };
-    let (line, opened) = dialling.resolve(plan, source.as_ref(), devices)?;
+    let (resources, opened) = dialling.resolve(plan, source.as_ref(), devices)?;
     dialling.id.connect(&ConnectParameters {
-        private_data: &plan.emit(),
+        private_data: request,
         responder_resources: opened.reads_served_max,
         initiator_depth: opened.reads_max,
         retry_count: RETRY_COUNT,
         rnr_retry_count: RNR_RETRY_COUNT,
     })?;
     dialling.expect(CmEventKind::Established)?;
-    line.queue_pair.set_min_rnr_timer(MIN_RNR_TIMER)?;
-    line.queue_pair.set_access(plan.program.flags(plan.program.client_drives()))?;
+    resources.queue_pair.set_min_rnr_timer(MIN_RNR_TIMER)?;
+    resources.queue_pair.set_access(plan.program.flags(plan.program.client_drives()))?;
     let Dialling { id, channel, .. } = dialling;
-    Ok((line, Watch::new(Tie::Managed { id, channel }, stop)))
+    Ok((resources, Watch::new(Connection::Managed { id, channel }, stop)))
 }
 
 impl Dialling<'_> {
@@ -101,19 +111,20 @@ impl Dialling<'_> {
         plan: &ProgramPlan,
         source: Option<&SocketAddr>,
         devices: &Devices,
-    ) -> Result<(Line, Arc<OpenDevice>), ProgramError> {
+    ) -> Result<(Resources, Arc<OpenDevice>), ProgramError> {
         let timeout_ms = i32::try_from(limits::verbs::CONNECT_DEADLINE_NS / NS_PER_MS).unwrap_or(i32::MAX);
         let begun = self.id.resolve_address(source, &self.to.target, timeout_ms);
         begun.map_err(|error| not_reached(self.to, error.into()))?;
         self.expect(CmEventKind::AddressResolved)?;
         let opened = open(&self.id, devices)?;
         let id = &self.id;
-        let mut line = Line::create(plan, &opened, |domain, plan| id.create_queue_pair(domain, plan))?;
-        line.post_receives()?;
+        let mut resources =
+            Resources::create(plan, &opened, |domain, plan| id.create_queue_pair(domain, plan))?;
+        resources.post_receives()?;
         self.id.set_ack_timeout(opened.ack_timeout)?;
         self.id.resolve_route(timeout_ms)?;
         self.expect(CmEventKind::RouteResolved)?;
-        Ok((line, opened))
+        Ok((resources, opened))
     }
 
     fn expect(&self, wanted: CmEventKind) -> Result<(), ProgramError> {
@@ -156,7 +167,7 @@ pub(super) fn accept<'a>(
     request: CmEvent,
     devices: &Devices,
     stop: BorrowedFd<'a>,
-) -> Result<Option<(ProgramPlan, Line, Watch<'a>)>, ProgramError> {
+) -> Result<Option<(ProgramPlan, Resources, Watch<'a>)>, ProgramError> {
     let Some(id) = &request.new_id else { return Ok(None) };
     let plan = match ProgramPlan::parse(&request.private_data) {
         Ok(plan) if plan.program.has_manager() => plan,
@@ -170,7 +181,7 @@ pub(super) fn accept<'a>(
         // It fails if the peer is gone already.
         let _ = id.reject(&Refusal::Resources.emit());
     });
-    let (line, channel) = accepted?;
+    let (resources, channel) = accepted?;
     let deadline_ns = SystemClock.monotonic_ns().saturating_add(limits::verbs::CONNECT_DEADLINE_NS);
     loop {
         match next_event(&channel, stop, deadline_ns)?.kind {
@@ -182,7 +193,7 @@ pub(super) fn accept<'a>(
             _ => {}
         }
     }
-    Ok(Some((plan, line, Watch::new(Tie::Managed { id: id.clone(), channel }, stop))))
+    Ok(Some((plan, resources, Watch::new(Connection::Managed { id: id.clone(), channel }, stop))))
 }
 
 fn answer(
@@ -190,13 +201,13 @@ fn answer(
     request: &CmEvent,
     id: &CmId,
     devices: &Devices,
-) -> Result<(Line, Arc<EventChannel>), ProgramError> {
+) -> Result<(Resources, Arc<EventChannel>), ProgramError> {
     let channel = EventChannel::create()?;
     id.migrate(&channel)?;
     let opened = open(id, devices)?;
     id.set_ack_timeout(opened.ack_timeout)?;
-    let mut line = Line::create(plan, &opened, |domain, plan| id.create_queue_pair(domain, plan))?;
-    line.post_receives()?;
+    let mut resources = Resources::create(plan, &opened, |domain, plan| id.create_queue_pair(domain, plan))?;
+    resources.post_receives()?;
     id.accept(&ConnectParameters {
         private_data: &[],
         responder_resources: request.responder_resources.min(opened.reads_served_max),
@@ -204,7 +215,7 @@ fn answer(
         retry_count: RETRY_COUNT,
         rnr_retry_count: RNR_RETRY_COUNT,
     })?;
-    line.queue_pair.set_min_rnr_timer(MIN_RNR_TIMER)?;
-    line.queue_pair.set_access(plan.program.flags(!plan.program.client_drives()))?;
-    Ok((line, channel))
+    resources.queue_pair.set_min_rnr_timer(MIN_RNR_TIMER)?;
+    resources.queue_pair.set_access(plan.program.flags(!plan.program.client_drives()))?;
+    Ok((resources, channel))
 }

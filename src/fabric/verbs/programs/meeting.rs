@@ -1,5 +1,6 @@
 //! How the two ends meet: one listens for both ways to connect, the other dials.
 
+use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
@@ -8,10 +9,10 @@ use super::super::device::Wish;
 use super::super::handshake::TcpAcceptor;
 use super::super::manager::{self, CmListener, Destination};
 use super::super::opened::Devices;
-use super::super::sys::QueuePairKind;
+use super::super::sys::{CmEvent, QueuePairKind};
 use super::error::ProgramError;
-use super::line::Line;
 use super::plan::ProgramPlan;
+use super::resources::Resources;
 use super::run::{self, ProgramReport};
 use super::watch::Watch;
 use super::{exchanged, managed};
@@ -20,6 +21,8 @@ use crate::fabric::{Address, FabricError, RdmaConnect};
 
 /// The pause between two attempts to reach a peer.
 const TRY_AGAIN: Duration = Duration::from_millis(20);
+/// The pause after a failure to wait for peers, which may last: this process has no descriptor left, for example.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Listens for the peers of programs, which it serves one after the other.
 #[derive(Debug)]
@@ -51,26 +54,50 @@ impl ProgramListener {
     /// # Errors
     ///
     /// [`ProgramError::Stopped`] when `stop` becomes readable; another when the connection or the device fails. The next peer can
-    /// still be served, unless waiting itself fails.
+    /// still be served. A failure to wait for peers is returned after a second, so that a caller that goes on does not try without
+    /// pause.
     pub fn serve_next(&self, stop: BorrowedFd<'_>) -> Result<Option<ProgramReport>, ProgramError> {
+        let arrived = self.next(stop).inspect_err(|error| {
+            if !matches!(error, ProgramError::Stopped) {
+                SystemClock.pause_until(stop, PAUSE);
+            }
+        })?;
+        serve(match arrived {
+            Arrived::Managed(request) => managed::accept(request, &self.devices, stop)?,
+            Arrived::Exchanged(socket) => exchanged::accept(socket, &self.devices, stop)?,
+        })
+    }
+
+    /// Waits for a peer.
+    fn next(&self, stop: BorrowedFd<'_>) -> Result<Arrived, ProgramError> {
         loop {
-            if let Some(request) = self.listener.next()? {
-                return serve(managed::accept(request, &self.devices, stop)?);
-            }
-            if let Some(socket) = self.counter.next()? {
-                return serve(exchanged::accept(socket, &self.devices, stop)?);
-            }
-            let handles = [self.listener.channel.as_fd(), self.counter.wait_handle(), stop];
-            crate::fabric::wait(&handles, &[], Duration::MAX)?;
             if is_readable(stop) {
                 return Err(ProgramError::Stopped);
             }
+            if let Some(request) = self.listener.next()? {
+                return Ok(Arrived::Managed(request));
+            }
+            if let Some(socket) = self.counter.next()? {
+                return Ok(Arrived::Exchanged(socket));
+            }
+            let handles = [self.listener.channel.as_fd(), self.counter.wait_handle(), stop];
+            crate::fabric::wait(&handles, &[], Duration::MAX)?;
         }
     }
 }
 
-fn serve(accepted: Option<(ProgramPlan, Line, Watch<'_>)>) -> Result<Option<ProgramReport>, ProgramError> {
-    accepted.map(|(plan, line, watch)| run::serve(&plan, line, watch)).transpose()
+/// How a peer has arrived.
+enum Arrived {
+    /// By a request of librdmacm.
+    Managed(CmEvent),
+    /// By a TCP connection.
+    Exchanged(TcpStream),
+}
+
+fn serve(
+    accepted: Option<(ProgramPlan, Resources, Watch<'_>)>,
+) -> Result<Option<ProgramReport>, ProgramError> {
+    accepted.map(|(plan, resources, watch)| run::serve(&plan, resources, watch)).transpose()
 }
 
 /// Whether there is something to read now.
@@ -81,13 +108,13 @@ fn is_readable(handle: BorrowedFd<'_>) -> bool {
     rustix::event::poll(&mut polled, Some(&now)).is_ok_and(|count| count > 0)
 }
 
-/// Connects to the process that listens at this address, which may take so long to be there.
+/// Connects to the process that listens at this address, which may take so long to be there, or to have served others.
 pub(super) fn dial<'a>(
     plan: &ProgramPlan,
     (address, connect): (&Address, RdmaConnect),
     wait: Duration,
     stop: BorrowedFd<'a>,
-) -> Result<(Line, Watch<'a>), ProgramError> {
+) -> Result<(Resources, Watch<'a>), ProgramError> {
     check_connect(plan, connect)?;
     let devices = Devices::new(Wish::from_environment(None)?);
     let to = Destination::resolve(address)?;
@@ -98,7 +125,7 @@ pub(super) fn dial<'a>(
             RdmaConnect::Tcp | RdmaConnect::TcpUnreliable => exchanged::dial(plan, &to, &devices, stop),
         };
         match dialled {
-            Err(ProgramError::Fabric(FabricError::NoSuchNode { .. }))
+            Err(ProgramError::Fabric(FabricError::NoSuchNode { .. } | FabricError::NoAnswer { .. }))
                 if SystemClock.monotonic_ns() < deadline_ns =>
             {
                 SystemClock.pause_until(stop, TRY_AGAIN);

@@ -5,29 +5,30 @@ use super::error::ProgramError;
 use super::figures::Figures;
 use super::places::Arrival;
 use super::wire::Message;
+use crate::clock::{Clock, SystemClock};
 
 /// The number of the block that has arrived, if it shows one.
 #[inline]
 fn number_of(end: &End<'_>, arrival: Arrival) -> Option<u64> {
-    end.line.inbox.block(arrival)?.number()
+    end.resources.inbox.block(arrival)?.number()
 }
 
 /// SENDs each block and waits for the peer's.
 pub(super) fn drive(end: &mut End<'_>) -> Result<Figures, ProgramError> {
     let mut ping = end.outbox();
-    ping.send(&end.near, 0, &end.line);
+    ping.send(&end.near, 0, &end.resources);
     let limit_ns = (!end.plan.program.is_reliable()).then_some(LOST_NS);
     let mut rounds = Rounds::begin(&end.plan);
     let mut lost_in_a_row = 0;
     // Posted again when the next block is on its way.
     let mut taken: Option<Arrival> = None;
     while let Some(number) = rounds.next() {
-        ping.fill(0, number);
+        ping.fill(0, number, &mut end.scratch);
         end.post(&mut ping)?;
         if let Some(taken) = taken.take() {
             end.repost(taken)?;
         }
-        let Some(arrival) = await_block(end, number, limit_ns)? else {
+        let Some(arrival) = await_block(end, number, rounds.deadline_ns(limit_ns))? else {
             end.seen.lost += 1;
             lost_in_a_row += 1;
             if lost_in_a_row > LOST_MAX {
@@ -38,7 +39,7 @@ pub(super) fn drive(end: &mut End<'_>) -> Result<Figures, ProgramError> {
         };
         lost_in_a_row = 0;
         rounds.done();
-        if let Some(block) = end.line.inbox.block(arrival).cloned() {
+        if let Some(block) = end.resources.inbox.block(arrival).cloned() {
             end.verify(&block, number);
         }
         taken = Some(arrival);
@@ -48,20 +49,26 @@ pub(super) fn drive(end: &mut End<'_>) -> Result<Figures, ProgramError> {
     Ok(rounds.durations.figures())
 }
 
-/// Waits for the answer with this number. Late answers are of blocks that count as lost.
+/// Waits for the answer with this number, over an unreliable connection until this moment. Late answers are of blocks that count as
+/// lost.
 #[inline]
 fn await_block(
     end: &mut End<'_>,
     number: u64,
-    limit_ns: Option<u64>,
+    deadline_ns: Option<u64>,
 ) -> Result<Option<Arrival>, ProgramError> {
+    let is_lossy = deadline_ns.is_some();
     loop {
+        let limit_ns = deadline_ns.map(|deadline_ns| deadline_ns.saturating_sub(SystemClock.monotonic_ns()));
+        if limit_ns == Some(0) {
+            return Ok(None);
+        }
         let Some(arrival) = end.receive(limit_ns)? else { return Ok(None) };
         match number_of(end, arrival) {
             Some(found) if found == number && !arrival.is_message => return Ok(Some(arrival)),
-            Some(found) if found < number && limit_ns.is_some() => end.repost(arrival)?,
+            Some(found) if found < number && is_lossy => end.repost(arrival)?,
             // The answer to the first message, which was repeated.
-            _ if arrival.is_message && limit_ns.is_some() => end.repost(arrival)?,
+            _ if arrival.is_message && is_lossy => end.repost(arrival)?,
             _ if arrival.is_message => return Err(malformed()),
             _ => {
                 end.seen.wrong += 1;
@@ -74,7 +81,7 @@ fn await_block(
 /// SENDs back each block that arrives, until the peer says that it has finished.
 pub(super) fn answer(end: &mut End<'_>) -> Result<Message, ProgramError> {
     let mut pong = end.outbox();
-    pong.send(&end.near, 0, &end.line);
+    pong.send(&end.near, 0, &end.resources);
     loop {
         let Some(arrival) = end.receive(None)? else { continue };
         if arrival.is_message {
@@ -84,13 +91,13 @@ pub(super) fn answer(end: &mut End<'_>) -> Result<Message, ProgramError> {
             continue;
         }
         let Some((block, number)) =
-            end.line.inbox.block(arrival).and_then(|block| Some((block.clone(), block.number()?)))
+            end.resources.inbox.block(arrival).and_then(|block| Some((block.clone(), block.number()?)))
         else {
             end.seen.wrong += 1;
             end.repost(arrival)?;
             continue;
         };
-        pong.copy(0, &block, number);
+        pong.copy(0, &block, number, &mut end.scratch);
         end.post(&mut pong)?;
         // While the answer is on its way.
         end.verify(&block, number);

@@ -21,12 +21,12 @@ pub(super) fn write_and_read(end: &mut End<'_>, far: Far) -> Result<Figures, Pro
     let returned = end.near.block(1);
     let mut rounds = Rounds::begin(&end.plan);
     while let Some(number) = rounds.next() {
-        ping.fill(0, number);
-        ping.post(&end.line.queue_pair, 1)?;
+        ping.fill(0, number, &mut end.scratch);
+        ping.post(&end.resources.queue_pair, 1)?;
         if is_signaled {
             end.await_sent()?;
         }
-        pong.post(&end.line.queue_pair, 1)?;
+        pong.post(&end.resources.queue_pair, 1)?;
         end.await_sent()?;
         rounds.done();
         end.verify_ends(&returned, number);
@@ -51,17 +51,17 @@ pub(super) fn read_and_write(end: &mut End<'_>, far: Far) -> Result<Figures, Pro
     let (read, returned) = (end.near.block(0), end.near.block(2));
     let mut rounds = Rounds::begin(&end.plan);
     while let Some(number) = rounds.next() {
-        read.clear(number, end.scratch());
-        ping.post(&end.line.queue_pair, 1)?;
+        read.clear(number, &mut end.scratch);
+        ping.post(&end.resources.queue_pair, 1)?;
         end.await_sent()?;
-        pong.fill(0, number);
-        pong.post(&end.line.queue_pair, 1)?;
+        pong.fill(0, number, &mut end.scratch);
+        pong.post(&end.resources.queue_pair, 1)?;
         end.await_sent()?;
         rounds.done();
         end.verify_ends(&read, CONSTANT);
         if is_whole(number, end.len()) {
             end.verify_all(&read, CONSTANT);
-            back.post(&end.line.queue_pair, 1)?;
+            back.post(&end.resources.queue_pair, 1)?;
             end.await_sent()?;
             end.verify_all(&returned, number);
             rounds.again();
@@ -81,12 +81,12 @@ pub(super) fn write(end: &mut End<'_>, far: Far) -> Result<Figures, ProgramError
     let returned = end.near.block(1);
     let mut rounds = Rounds::begin(&end.plan);
     while let Some(number) = rounds.next() {
-        ping.fill(0, number);
-        ping.post(&end.line.queue_pair, 1)?;
+        ping.fill(0, number, &mut end.scratch);
+        ping.post(&end.resources.queue_pair, 1)?;
         end.await_sent()?;
         rounds.done();
         if number.is_multiple_of(READ_BACK_EVERY) {
-            back.post(&end.line.queue_pair, 1)?;
+            back.post(&end.resources.queue_pair, 1)?;
             end.await_sent()?;
             end.verify_ends(&returned, number);
             if is_whole(number, end.len()) {
@@ -110,8 +110,8 @@ pub(super) fn read(end: &mut End<'_>, far: Far) -> Result<Figures, ProgramError>
     let read = end.near.block(0);
     let mut rounds = Rounds::begin(&end.plan);
     while let Some(number) = rounds.next() {
-        read.clear(number, end.scratch());
-        ping.post(&end.line.queue_pair, 1)?;
+        read.clear(number, &mut end.scratch);
+        ping.post(&end.resources.queue_pair, 1)?;
         end.await_sent()?;
         rounds.done();
         end.verify_ends(&read, CONSTANT);

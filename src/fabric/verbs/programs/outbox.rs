@@ -1,9 +1,9 @@
 //! The work requests that move blocks, made once and posted again and again.
 
 use super::super::sys::{Local, PreparedSends, QueuePair, Remote, SysError, Verb};
-use super::line::Line;
 use super::pattern::{self, Block, is_whole};
 use super::places::Blocks;
+use super::resources::Resources;
 
 /// The number of the completions of blocks.
 pub(super) const BLOCK: u64 = 1;
@@ -13,7 +13,6 @@ pub(super) const BLOCK: u64 = 1;
 pub(super) struct Outbox {
     sends: PreparedSends,
     blocks: Vec<Block>,
-    scratch: Vec<u64>,
     len: usize,
     inline: bool,
     sge: u32,
@@ -22,7 +21,7 @@ pub(super) struct Outbox {
 impl Outbox {
     /// Creates an empty one, for blocks of this length.
     pub(super) fn new(len: usize, sge: u32, inline: bool) -> Self {
-        Self { sends: PreparedSends::default(), blocks: Vec::new(), scratch: Vec::new(), len, inline, sge }
+        Self { sends: PreparedSends::default(), blocks: Vec::new(), len, inline, sge }
     }
 
     /// Appends a work request that writes a block from here.
@@ -36,10 +35,10 @@ impl Outbox {
     }
 
     /// Appends a work request that sends a block.
-    pub(super) fn send(&mut self, near: &Blocks, index: usize, line: &Line) {
+    pub(super) fn send(&mut self, near: &Blocks, index: usize, resources: &Resources) {
         self.push(Verb::Send { immediate: None }, near, index, self.inline);
-        if let Some(reach) = &line.reach {
-            self.sends.address(self.blocks.len() - 1, &reach.handle, (reach.queue_pair, reach.key));
+        if let Some(peer) = &resources.peer {
+            self.sends.address(self.blocks.len() - 1, &peer.handle, (peer.queue_pair, peer.key));
         }
     }
 
@@ -52,7 +51,7 @@ impl Outbox {
         };
         let block = near.block(index);
         // What is between the ends of a block is there before the first whole one.
-        block.fill_whole(0, &mut self.scratch);
+        block.fill_whole(0, &mut Vec::new());
         self.sends.push(BLOCK, verb, &local, self.sge);
         pattern::write_whole(self.sends.inline_words(self.blocks.len()), 0);
         self.blocks.push(block);
@@ -67,10 +66,10 @@ impl Outbox {
 
     /// Writes the block of a work request, with this number.
     #[inline]
-    pub(super) fn fill(&mut self, index: usize, number: u64) {
+    pub(super) fn fill(&mut self, index: usize, number: u64, scratch: &mut Vec<u64>) {
         if !self.inline {
             if let Some(block) = self.blocks.get(index) {
-                block.fill(number, &mut self.scratch);
+                block.fill(number, scratch);
             }
             return;
         }
@@ -93,21 +92,21 @@ impl Outbox {
     }
 
     /// Writes all of the block of a work request.
-    pub(super) fn fill_whole(&mut self, index: usize, number: u64) {
+    pub(super) fn fill_whole(&mut self, index: usize, number: u64, scratch: &mut Vec<u64>) {
         if self.inline {
             pattern::write_whole(self.sends.inline_words(index), number);
         } else if let Some(block) = self.blocks.get(index) {
-            block.fill_whole(number, &mut self.scratch);
+            block.fill_whole(number, scratch);
         }
     }
 
     /// Copies the block that has arrived to the one of a work request.
     #[inline]
-    pub(super) fn copy(&mut self, index: usize, arrived: &Block, number: u64) {
+    pub(super) fn copy(&mut self, index: usize, arrived: &Block, number: u64, scratch: &mut Vec<u64>) {
         if self.inline {
             arrived.copy_out(self.sends.inline_words(index), number);
         } else if let Some(block) = self.blocks.get(index) {
-            arrived.copy_to(block, number, &mut self.scratch);
+            arrived.copy_to(block, number, scratch);
         }
     }
 

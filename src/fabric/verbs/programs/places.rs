@@ -138,12 +138,12 @@ impl Inbox {
 
 /// The memory of a message that is sent.
 #[derive(Debug)]
-pub(super) struct Letter {
+pub(super) struct MessageMemory {
     /// The registration.
     pub(super) region: Arc<MemoryRegion>,
 }
 
-impl Letter {
+impl MessageMemory {
     pub(super) fn new(domain: &Arc<ProtectionDomain>) -> Result<Self, ProgramError> {
         Ok(Self { region: register(domain, MESSAGE_LEN, RemoteAccess::None, false)? })
     }

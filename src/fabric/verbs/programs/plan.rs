@@ -1,5 +1,6 @@
 use super::super::sys::{QueuePairKind, RemoteAccess, RemoteFlags};
 use super::error::ProgramError;
+use super::watch::ANSWER_NS;
 
 /// A program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,9 +139,9 @@ pub struct ProgramPlan {
     pub program: Program,
     /// Bytes of a block.
     pub size: u32,
-    /// How many round trips, or blocks; otherwise as many as the time allows.
+    /// How many round trips, or blocks, in at most an hour; otherwise as many as the time allows.
     pub iterations: Option<u64>,
-    /// How long it runs without a number of iterations, nanoseconds.
+    /// How long it runs without a number of iterations, nanoseconds: up to an hour.
     pub time_ns: u64,
     /// Blocks of at most so many bytes are copied into their work requests.
     pub inline: u32,
@@ -156,6 +157,10 @@ pub struct ProgramPlan {
     pub events: bool,
 }
 
+/// The longest run, nanoseconds: also of one that ends after a number of iterations.
+const RUN_NS_MAX: u64 = 3_600_000_000_000;
+/// How long a blast may compare whole rings, which is not timed, beside its run.
+const COMPARE_NS: u64 = 60_000_000_000;
 /// Most bytes of all blocks of an end.
 const MEMORY_MAX: u64 = 1 << 30;
 /// Receives of an end to which only messages are sent.
@@ -194,6 +199,17 @@ impl ProgramPlan {
         self.program.has_inline() && self.size <= self.inline
     }
 
+    /// How long the driving end goes on, unless it has finished its iterations before.
+    pub(super) fn timed_ns(&self) -> u64 {
+        if self.iterations.is_some() { RUN_NS_MAX } else { self.time_ns }
+    }
+
+    /// After which time the other end, if it sleeps, gives up.
+    pub(super) fn longest_ns(&self) -> u64 {
+        let compare_ns = if self.program.is_blast() { COMPARE_NS } else { 0 };
+        self.timed_ns().saturating_add(compare_ns).saturating_add(ANSWER_NS)
+    }
+
     /// Receives that are posted.
     pub(super) fn receives(&self) -> u32 {
         if self.program.sends_blocks() { self.depth.max(RECEIVES) } else { RECEIVES }
@@ -201,7 +217,7 @@ impl ProgramPlan {
 
     /// Fails if its numbers contradict each other.
     pub(super) fn check(&self) -> Result<(), ProgramError> {
-        let Self { size, sge, signal_every, depth, chain, .. } = *self;
+        let Self { size, sge, signal_every, depth, chain, time_ns, .. } = *self;
         // The most that an end registers: what it receives into, its own, and what its peer accesses.
         let blocks = match self.program {
             program if program.sends_blocks() => u64::from(self.receives()) + 1,
@@ -210,6 +226,8 @@ impl ProgramPlan {
         };
         Err(ProgramError::unfit(if size < SIZE_MIN {
             format!("blocks have at least {SIZE_MIN} bytes: use a greater --size")
+        } else if time_ns > RUN_NS_MAX {
+            "a program runs for an hour at most: use a smaller --for".to_owned()
         } else if !(1..=DEPTH_MAX).contains(&depth) {
             format!("--depth {depth} is not from 1 to {DEPTH_MAX}")
         } else if !(1..=SGE_MAX.min(size)).contains(&sge) {
@@ -246,6 +264,7 @@ mod tests {
         let plan = ProgramPlan::new(Program::BlastWrite, 64);
         let wrong = [
             ProgramPlan { size: 7, ..plan },
+            ProgramPlan { time_ns: RUN_NS_MAX + 1, ..plan },
             ProgramPlan { depth: 0, ..plan },
             ProgramPlan { depth: 30, ..plan },
             ProgramPlan { sge: 33, ..plan },

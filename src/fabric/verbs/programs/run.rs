@@ -4,16 +4,17 @@ use super::super::sys::RemoteAccess;
 use super::end::{End, Far, Seen};
 use super::error::ProgramError;
 use super::figures::Figures;
-use super::line::Line;
 use super::meter::Meter;
 use super::places::Blocks;
 use super::plan::{Program, ProgramPlan};
-use super::watch::Watch;
+use super::resources::Resources;
+use super::watch::{ANSWER_NS, Watch};
 use super::wire::{Message, MessageKind};
 use super::{acknowledged, blast, messages, one_sided, token};
+use crate::clock::{Clock, SystemClock};
 
 /// How long an end that has reported waits for its peer to leave.
-const FAREWELL_NS: u64 = 2_000_000_000;
+const LEAVE_NS: u64 = 2_000_000_000;
 
 /// What one end has seen and used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,23 +67,31 @@ impl EndReport {
 }
 
 /// Runs the end that has dialled.
-pub(super) fn drive(plan: &ProgramPlan, line: Line, watch: Watch<'_>) -> Result<ProgramReport, ProgramError> {
-    let mut end = prepare(plan, line, watch, plan.program.client_drives())?;
+pub(super) fn drive(
+    plan: &ProgramPlan,
+    resources: Resources,
+    watch: Watch<'_>,
+) -> Result<ProgramReport, ProgramError> {
+    let mut end = prepare(plan, resources, watch, plan.program.client_drives())?;
     let buffers = end.buffers();
     end.say(&buffers)?;
-    let far = end.await_message(MessageKind::Buffers, Some(&buffers))?;
+    let far = end.await_message(MessageKind::Buffers, Some(&buffers), ANSWER_NS)?;
     let (mine, theirs, figures) = run(&mut end, &far)?;
     Ok(ProgramReport { figures, client: mine, agent: theirs })
 }
 
 /// Runs the end that was dialled.
-pub(super) fn serve(plan: &ProgramPlan, line: Line, watch: Watch<'_>) -> Result<ProgramReport, ProgramError> {
-    let mut end = prepare(plan, line, watch, !plan.program.client_drives())?;
-    let far = end.await_message(MessageKind::Buffers, None)?;
+pub(super) fn serve(
+    plan: &ProgramPlan,
+    resources: Resources,
+    watch: Watch<'_>,
+) -> Result<ProgramReport, ProgramError> {
+    let mut end = prepare(plan, resources, watch, !plan.program.client_drives())?;
+    let far = end.await_message(MessageKind::Buffers, None, ANSWER_NS)?;
     let buffers = end.buffers();
     end.say(&buffers)?;
     let (mine, theirs, figures) = run(&mut end, &far)?;
-    end.watch.await_end(FAREWELL_NS)?;
+    end.watch.await_end(LEAVE_NS)?;
     Ok(ProgramReport { figures, client: theirs, agent: mine })
 }
 
@@ -96,7 +105,7 @@ fn run(end: &mut End<'_>, far: &Message) -> Result<(EndReport, EndReport, Figure
         let mine = EndReport::new(end, meter.stop());
         let message = mine.message(figures);
         end.say(&message)?;
-        let theirs = end.await_message(MessageKind::End, Some(&message))?;
+        let theirs = end.await_message(MessageKind::End, Some(&message), ANSWER_NS)?;
         return Ok((mine, EndReport::of(&theirs), figures));
     }
     let (theirs, meter) = attend(end, far)?;
@@ -109,8 +118,11 @@ fn run(end: &mut End<'_>, far: &Message) -> Result<(EndReport, EndReport, Figure
         Err(error) => return Err(error),
     }
     if !end.plan.program.is_reliable() {
-        // Until the peer has it, and leaves.
-        while let Ok(_again) = end.await_message(MessageKind::End, None) {
+        // Until the peer has it, and leaves: it repeats its own as long as it does not.
+        let deadline_ns = SystemClock.monotonic_ns().saturating_add(ANSWER_NS);
+        while SystemClock.monotonic_ns() < deadline_ns
+            && end.await_message(MessageKind::End, None, LEAVE_NS).is_ok()
+        {
             end.say(&message)?;
         }
     }
@@ -133,9 +145,9 @@ fn counts(plan: &ProgramPlan, drives: bool) -> (usize, usize) {
 }
 
 /// Registers the memory of an end.
-fn prepare<'a>(
+pub(super) fn prepare<'a>(
     plan: &ProgramPlan,
-    line: Line,
+    resources: Resources,
     watch: Watch<'a>,
     drives: bool,
 ) -> Result<End<'a>, ProgramError> {
@@ -144,10 +156,10 @@ fn prepare<'a>(
     // READs write to it.
     let is_written =
         (drives && !program.sends_blocks() && program.is_reliable()) || program == Program::ReadAck;
-    let near = Blocks::register(&line.domain, (near, len), RemoteAccess::None, is_written)?;
+    let near = Blocks::register(&resources.domain, (near, len), RemoteAccess::None, is_written)?;
     let access = program.access(drives);
     let open = (access != RemoteAccess::None)
-        .then(|| Blocks::register(&line.domain, (open, len), access, false).map(|blocks| (blocks, open)))
+        .then(|| Blocks::register(&resources.domain, (open, len), access, false).map(|blocks| (blocks, open)))
         .transpose()?;
     let scratch = &mut Vec::new();
     if let Some((blocks, count)) = &open {
@@ -159,11 +171,11 @@ fn prepare<'a>(
             _ => {}
         }
     }
-    End::new(plan, (line, watch), (near, open.map(|(blocks, _)| blocks)), drives)
+    End::new(plan, (resources, watch), (near, open.map(|(blocks, _)| blocks)), drives)
 }
 
 /// The part of the driving end.
-fn work(end: &mut End<'_>, far: Far) -> Result<Figures, ProgramError> {
+pub(super) fn work(end: &mut End<'_>, far: Far) -> Result<Figures, ProgramError> {
     match end.plan.program {
         Program::Rdma1 | Program::Rdma2 => one_sided::write_and_read(end, far),
         Program::Rdma1e => one_sided::read_and_write(end, far),

@@ -1,13 +1,10 @@
 //! Programs in which both ends WRITE and poll their memory, so that a block is its own message: rdma-3 and uc-write.
 
-use super::end::{End, Far, LOST_MAX, LOST_NS, Rounds};
+use super::end::{End, Far, LOST_MAX, LOST_NS, POLLS, Rounds, Wait};
 use super::error::ProgramError;
 use super::figures::Figures;
 use super::pattern::Block;
 use super::wire::Message;
-
-/// Looks at the memory between two looks for a message.
-const LOOKS: u32 = 512;
 
 /// The block that the peer writes.
 fn written(end: &End<'_>) -> Result<Block, ProgramError> {
@@ -18,16 +15,14 @@ fn written(end: &End<'_>) -> Result<Block, ProgramError> {
 pub(super) fn drive(end: &mut End<'_>, far: Far) -> Result<Figures, ProgramError> {
     let mut ping = end.outbox();
     ping.write(&end.near, 0, far.block(0));
-    let (pong, is_reliable) = (written(end)?, end.plan.program.is_reliable());
+    let pong = written(end)?;
+    let limit_ns = (!end.plan.program.is_reliable()).then_some(LOST_NS);
     let mut rounds = Rounds::begin(&end.plan);
     let mut lost_in_a_row = 0;
     while let Some(number) = rounds.next() {
-        ping.fill(0, number);
+        ping.fill(0, number, &mut end.scratch);
         end.post(&mut ping)?;
-        let look = || Ok(pong.holds(number).then_some(()));
-        if is_reliable {
-            end.watch.spin(look)?;
-        } else if end.watch.spin_for(LOST_NS, look)?.is_none() {
+        if end.await_memory(limit_ns, || pong.holds(number).then_some(()))?.is_none() {
             end.seen.lost += 1;
             lost_in_a_row += 1;
             if lost_in_a_row > LOST_MAX {
@@ -49,26 +44,25 @@ pub(super) fn answer(end: &mut End<'_>, far: Far) -> Result<Message, ProgramErro
     let mut pong = end.outbox();
     pong.write(&end.near, 0, far.block(0));
     let (ping, is_reliable) = (written(end)?, end.plan.program.is_reliable());
-    let (mut last, mut looks_in_vain, mut since_ns) = (0, 0, None);
+    let (mut last, mut wait) = (0, Wait::default());
     loop {
         // Of a reliable connection the next number is known, which is quicker to compare with.
-        let look = || match is_reliable {
+        let poll = || match is_reliable {
             true => ping.holds(last + 1).then_some(last + 1),
             false => ping.number().filter(|number| *number > last),
         };
-        let Some(number) = (0..LOOKS).find_map(|_| look()) else {
+        let Some(number) = (0..POLLS).find_map(|_| poll()) else {
             if let Some(arrival) = end.try_receive()?
                 && let Some(message) = end.on_message(arrival)?
             {
                 return Ok(message);
             }
-            looks_in_vain += 1;
-            end.check_answer(looks_in_vain, &mut since_ns)?;
+            end.keep_waiting(&mut wait)?;
             continue;
         };
-        (last, since_ns) = (number, None);
+        (last, wait) = (number, Wait::default());
         end.verify_written(&ping, number)?;
-        pong.copy(0, &ping, number);
+        pong.copy(0, &ping, number, &mut end.scratch);
         end.post(&mut pong)?;
     }
 }

@@ -12,14 +12,14 @@ use super::error::ProgramError;
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::FabricError;
 
-/// Looks of a wait between two checks.
-const LOOKS: u32 = 4096;
+/// Polls of a wait between two checks.
+const POLLS: u32 = 4096;
 /// How long a peer may take to go on.
 pub(super) const ANSWER_NS: u64 = 10_000_000_000;
 
 /// What connects the ends besides the queue pair, and ends when one of their processes does.
 #[derive(Debug)]
-pub(super) enum Tie {
+pub(super) enum Connection {
     /// A connection of librdmacm.
     Managed {
         /// Its identifier.
@@ -31,7 +31,7 @@ pub(super) enum Tie {
     Exchanged(FrameStream),
 }
 
-impl Tie {
+impl Connection {
     fn handle(&self) -> BorrowedFd<'_> {
         match self {
             Self::Managed { channel, .. } => channel.as_fd(),
@@ -64,7 +64,7 @@ impl Tie {
     }
 }
 
-impl Drop for Tie {
+impl Drop for Connection {
     fn drop(&mut self) {
         // Over TCP, closing the socket suffices.
         if let Self::Managed { id, .. } = self
@@ -78,26 +78,26 @@ impl Drop for Tie {
 /// Watches waits.
 #[derive(Debug)]
 pub(super) struct Watch<'a> {
-    tie: Tie,
+    connection: Connection,
     stop: BorrowedFd<'a>,
     is_over: bool,
 }
 
 impl<'a> Watch<'a> {
-    pub(super) fn new(tie: Tie, stop: BorrowedFd<'a>) -> Self {
-        Self { tie, stop, is_over: false }
+    pub(super) fn new(connection: Connection, stop: BorrowedFd<'a>) -> Self {
+        Self { connection, stop, is_over: false }
     }
 
-    /// Looks without pause until something is found.
+    /// Polls without pause until there is something.
     #[inline]
     pub(super) fn spin<T>(
         &mut self,
-        mut look: impl FnMut() -> Result<Option<T>, ProgramError>,
+        mut poll: impl FnMut() -> Result<Option<T>, ProgramError>,
     ) -> Result<T, ProgramError> {
         let mut began_ns = None;
         loop {
-            for _ in 0..LOOKS {
-                if let Some(found) = look()? {
+            for _ in 0..POLLS {
+                if let Some(found) = poll()? {
                     return Ok(found);
                 }
             }
@@ -110,12 +110,12 @@ impl<'a> Watch<'a> {
     pub(super) fn spin_for<T>(
         &mut self,
         limit_ns: u64,
-        mut look: impl FnMut() -> Result<Option<T>, ProgramError>,
+        mut poll: impl FnMut() -> Result<Option<T>, ProgramError>,
     ) -> Result<Option<T>, ProgramError> {
         let mut began_ns = None;
         loop {
-            for _ in 0..LOOKS {
-                if let Some(found) = look()? {
+            for _ in 0..POLLS {
+                if let Some(found) = poll()? {
                     return Ok(Some(found));
                 }
             }
@@ -158,11 +158,11 @@ impl<'a> Watch<'a> {
     ) -> Result<(), ProgramError> {
         let timeout = timeout_ns.map(|ns| std::time::Duration::from_nanos(ns).try_into());
         let timeout: Option<Timespec> = timeout.transpose().unwrap_or(None);
-        let (tie_is_ready, stops) = {
+        let (connection_is_ready, stops) = {
             let handle = |handle| PollFd::from_borrowed_fd(handle, PollFlags::IN);
             let stop = self.stop;
             let mut polled = [
-                handle(self.tie.handle()),
+                handle(self.connection.handle()),
                 handle(stop),
                 // Without a channel, the second one again.
                 handle(channel.map_or(stop, AsFd::as_fd)),
@@ -171,13 +171,13 @@ impl<'a> Watch<'a> {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(FabricError::system("wait for the other process")(errno).into()),
             }
-            let [tie, stop, _] = polled.map(|polled| !polled.revents().is_empty());
-            (tie, stop)
+            let [connection, stop, _] = polled.map(|polled| !polled.revents().is_empty());
+            (connection, stop)
         };
         if stops {
             return Err(ProgramError::Stopped);
         }
-        if tie_is_ready && self.tie.is_over()? {
+        if connection_is_ready && self.connection.is_over()? {
             if channel.is_none() {
                 return Err(ProgramError::Gone);
             }

@@ -25,6 +25,12 @@ impl Path {
         attributes.grh.hop_limit = HOP_LIMIT;
         Self(attributes)
     }
+
+    /// The same to the port with this local identifier, which InfiniBand needs. Ethernet ports have none, and 0 here.
+    pub(in crate::fabric::verbs) fn with_lid(mut self, lid: u16) -> Self {
+        self.0.dlid = lid;
+        self
+    }
 }
 
 impl std::fmt::Debug for Path {

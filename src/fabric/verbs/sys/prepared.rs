@@ -53,41 +53,30 @@ fn parts(len: u32, count: u32) -> impl Iterator<Item = (u32, u32)> {
     })
 }
 
-/// Appends the scatter/gather elements of registered memory.
-fn append(
-    pieces: &mut Vec<ibv_sge>,
-    region: &MemoryRegion,
-    (offset, len): (usize, u32),
-    count: u32,
-) -> usize {
+/// The scatter/gather elements of registered memory.
+fn elements(region: &MemoryRegion, (offset, len): (usize, u32), count: u32) -> impl Iterator<Item = ibv_sge> {
     let region_len = region.region().len();
     let is_inside = offset <= region_len && len as usize <= region_len - offset;
     assert!(is_inside, "{len} bytes at {offset} of a region of {region_len}");
-    let before = pieces.len();
-    pieces.extend(parts(len, count).filter(|(_, length)| *length > 0).map(|(begin, length)| ibv_sge {
-        addr: region.iova() + offset as u64 + u64::from(begin),
-        length,
-        lkey: region.local_key(),
-    }));
-    pieces.len() - before
+    let (address, lkey) = (region.iova() + offset as u64, region.local_key());
+    let parts = parts(len, count).filter(|(_, length)| *length > 0);
+    parts.map(move |(begin, length)| ibv_sge { addr: address + u64::from(begin), length, lkey })
 }
 
 /// A prepared work request for the send queue.
 struct Prepared {
     raw: ibv_send_wr,
-    /// Where its elements begin.
-    first_piece: usize,
+    elements: Vec<ibv_sge>,
     /// What is copied when it is posted, if anything.
     inline: Vec<u64>,
-    /// The parts of that which its elements are.
-    inline_parts: Vec<(u32, u32)>,
+    /// Where in that each of the elements begins, bytes.
+    inline_begins: Vec<u32>,
 }
 
 /// Work requests for the send queue.
 #[derive(Default)]
 pub(in crate::fabric::verbs) struct PreparedSends {
     requests: Vec<Prepared>,
-    pieces: Vec<ibv_sge>,
     /// Keeps the memory registered that the elements name.
     regions: Vec<Arc<MemoryRegion>>,
     /// Keeps the destinations of datagrams.
@@ -117,26 +106,23 @@ impl PreparedSends {
                 (raw.opcode, raw.wr.rdma) = (ibv_wr_opcode::IBV_WR_RDMA_READ, rdma(remote));
             }
         }
-        let first_piece = self.pieces.len();
-        let (mut inline, mut inline_parts) = (Vec::new(), Vec::new());
-        let count = match local {
+        let (mut inline, mut inline_begins) = (Vec::new(), Vec::new());
+        let elements: Vec<ibv_sge> = match local {
             Local::Registered { region, offset, len } => {
                 self.regions.push(Arc::clone(region));
-                append(&mut self.pieces, region, (*offset, *len), sge_count)
+                elements(region, (*offset, *len), sge_count).collect()
             }
             Local::Inline { len } => {
                 raw.send_flags |= ibv_send_flags::IBV_SEND_INLINE.0;
                 inline = vec![0; (*len as usize).div_ceil(size_of::<u64>())];
-                inline_parts = parts(*len, sge_count).filter(|(_, length)| *length > 0).collect();
-                let elements =
-                    inline_parts.iter().map(|(_, length)| ibv_sge { addr: 0, length: *length, lkey: 0 });
-                self.pieces.extend(elements);
-                inline_parts.len()
+                let parts = || parts(*len, sge_count).filter(|(_, length)| *length > 0);
+                inline_begins = parts().map(|(begin, _)| begin).collect();
+                parts().map(|(_, length)| ibv_sge { addr: 0, length, lkey: 0 }).collect()
             }
         };
         // Never more than the request asks for, which is a number of the same type.
-        raw.num_sge = i32::try_from(count).unwrap_or(i32::MAX);
-        self.requests.push(Prepared { raw, first_piece, inline, inline_parts });
+        raw.num_sge = i32::try_from(elements.len()).unwrap_or(i32::MAX);
+        self.requests.push(Prepared { raw, elements, inline, inline_begins });
     }
 
     /// Sends the datagrams of this work request to this queue pair.
@@ -172,21 +158,14 @@ impl PreparedSends {
     #[inline]
     pub(super) fn link(&mut self, count: usize) -> *mut ibv_send_wr {
         let mut next = ptr::null_mut();
-        let pieces = &mut self.pieces;
         for request in self.requests.iter_mut().take(count).rev() {
-            let Some((pieces, _)) = pieces
-                .get_mut(request.first_piece..)
-                .and_then(|pieces| pieces.split_at_mut_checked(request.raw.num_sge.cast_unsigned() as usize))
-            else {
-                continue;
-            };
-            if !request.inline_parts.is_empty() {
+            if !request.inline_begins.is_empty() {
                 let base = request.inline.as_ptr().expose_provenance() as u64;
-                for (piece, (begin, _)) in pieces.iter_mut().zip(&request.inline_parts) {
-                    piece.addr = base + u64::from(*begin);
+                for (element, begin) in request.elements.iter_mut().zip(&request.inline_begins) {
+                    element.addr = base + u64::from(*begin);
                 }
             }
-            request.raw.sg_list = pieces.as_mut_ptr();
+            request.raw.sg_list = request.elements.as_mut_ptr();
             request.raw.next = next;
             next = &raw mut request.raw;
         }
@@ -202,9 +181,7 @@ impl std::fmt::Debug for PreparedSends {
 
 /// Work requests for the receive queue, each of which is numbered by its index.
 pub(in crate::fabric::verbs) struct PreparedReceives {
-    requests: Vec<ibv_recv_wr>,
-    pieces: Vec<ibv_sge>,
-    pieces_each: usize,
+    requests: Vec<(ibv_recv_wr, Vec<ibv_sge>)>,
     /// Keeps the memory registered that the elements name.
     _region: Arc<MemoryRegion>,
 }
@@ -220,16 +197,13 @@ impl PreparedReceives {
         len: u32,
         sge_count: u32,
     ) -> Self {
-        let mut pieces = Vec::new();
-        let mut pieces_each = 0;
         let (next, sg_list) = (ptr::null_mut(), ptr::null_mut());
         let requests = (0..count).map(|index| {
-            pieces_each = append(&mut pieces, region, (index * len as usize, len), sge_count);
-            let num_sge = i32::try_from(pieces_each).unwrap_or(i32::MAX);
-            ibv_recv_wr { wr_id: index as u64, next, sg_list, num_sge }
+            let elements: Vec<ibv_sge> = elements(region, (index * len as usize, len), sge_count).collect();
+            let num_sge = i32::try_from(elements.len()).unwrap_or(i32::MAX);
+            (ibv_recv_wr { wr_id: index as u64, next, sg_list, num_sge }, elements)
         });
-        let requests = requests.collect();
-        Self { requests, pieces, pieces_each, _region: Arc::clone(region) }
+        Self { requests: requests.collect(), _region: Arc::clone(region) }
     }
 
     /// Links one work request and returns it.
@@ -239,12 +213,10 @@ impl PreparedReceives {
     /// If there is none of this index, which is a bug of the caller.
     #[inline]
     pub(super) fn link(&mut self, index: usize) -> *mut ibv_recv_wr {
-        let (Some(request), Some(pieces)) =
-            (self.requests.get_mut(index), self.pieces.get_mut(index * self.pieces_each..))
-        else {
+        let Some((request, elements)) = self.requests.get_mut(index) else {
             unreachable!("receive {index} does not exist");
         };
-        request.sg_list = pieces.as_mut_ptr();
+        request.sg_list = elements.as_mut_ptr();
         request
     }
 }

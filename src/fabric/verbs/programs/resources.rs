@@ -13,7 +13,7 @@ const EXTRA_SENDS: u32 = 8;
 
 /// A queue pair and what belongs to it.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct Resources {
     pub(super) queue_pair: QueuePair,
     /// The completions of what this end sends.
     pub(super) sends: Arc<CompletionQueue>,
@@ -24,20 +24,20 @@ pub(super) struct Line {
     pub(super) domain: Arc<ProtectionDomain>,
     pub(super) inbox: Inbox,
     /// The peer, if datagrams need its address.
-    pub(super) reach: Option<Reach>,
+    pub(super) peer: Option<DatagramPeer>,
     /// Whether it sleeps until there is a completion.
     pub(super) events: bool,
 }
 
 /// Where datagrams go.
 #[derive(Debug)]
-pub(super) struct Reach {
+pub(super) struct DatagramPeer {
     pub(super) handle: Arc<AddressHandle>,
     pub(super) queue_pair: u32,
     pub(super) key: u32,
 }
 
-impl Line {
+impl Resources {
     /// Makes a queue pair for this plan in a domain of its own. It is not connected.
     pub(super) fn create(
         plan: &ProgramPlan,
@@ -78,11 +78,11 @@ impl Line {
         let len = if program.sends_blocks() { size as usize } else { 0 };
         let inbox = Inbox::new(&domain, program.kind(), (receives_max as usize, len), sge)?;
         let events = plan.events;
-        Ok(Self { queue_pair, sends, receives, channel, domain, inbox, reach: None, events })
+        Ok(Self { queue_pair, sends, receives, channel, domain, inbox, peer: None, events })
     }
 }
 
-impl Line {
+impl Resources {
     /// Posts all receives, once the queue pair accepts them.
     pub(super) fn post_receives(&mut self) -> Result<(), ProgramError> {
         self.inbox.post_all(&self.queue_pair)

@@ -1,10 +1,10 @@
 //! The classic programs of RDMA, in which two ends exchange blocks of one size over a single queue pair: ping-pongs by one-sided
 //! operations and by messages, and blasts. They show what the device does without topics, nodes or sessions.
 //!
-//! A [`meeting`] connects the two ends, by librdmacm ([`managed`]) or by an exchange over TCP ([`exchanged`]). Each [`end`] then tells
-//! the other where its memory is, in a message over the queue pair ([`wire`]), and does its part of the [`plan`]: [`one_sided`],
-//! [`token`], [`acknowledged`], [`messages`] or [`blast`]. One end drives: it counts and times. When it has finished, both report
-//! what they have seen, again by messages.
+//! A [`meeting`] connects the two ends, by librdmacm ([`managed`]) or by an exchange over TCP ([`exchanged`]). Each [`end`] then sends
+//! the other the address and the key of its memory, in a message over the queue pair ([`wire`]), and does its part of the [`plan`]:
+//! [`one_sided`], [`token`], [`acknowledged`], [`messages`] or [`blast`]. One end drives: it counts and times. When it has finished,
+//! both report what they have seen, again by messages.
 //!
 //! What is waited for without pause is watched from time to time ([`watch`]): a peer that is gone ends the wait.
 

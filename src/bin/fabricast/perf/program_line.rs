@@ -1,3 +1,5 @@
+//! What `perf ping-pong` and `perf blast` print of a run.
+
 use fabricast::measure::{EndReport, ProgramReport};
 use serde::Serialize;
 

@@ -1,3 +1,5 @@
+//! The options of `perf ping-pong` and `perf blast`.
+
 use clap::{Args, ValueEnum};
 
 use super::super::failure::Failure;
@@ -41,7 +43,7 @@ pub(super) enum ProgramMode {
     /// The agent READs each block and WRITEs it back; the client sleeps
     #[value(name = "rdma-1e")]
     Rdma1e,
-    /// Like rdma-1, with WRITEs that have no completion
+    /// Like rdma-1, with WRITEs that have no completion, each posted together with its READ
     #[value(name = "rdma-2")]
     Rdma2,
     /// Both WRITE, and recognize blocks by their contents

@@ -57,7 +57,7 @@ pub(super) struct End<'a> {
 /// What an end has seen.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
-    /// Blocks with the right number at both ends.
+    /// Blocks with the right number in the first and in the last word.
     pub(super) verified: u64,
     /// Of these, blocks of which every byte was compared.
     pub(super) whole: u64,

@@ -1,3 +1,5 @@
+//! Why a program fails.
+
 use super::super::error::{Failure, VerbsError};
 use super::super::sys::{SysError, WorkCompletion};
 use crate::fabric::FabricError;

@@ -1,3 +1,5 @@
+//! How long the round trips of a run took.
+
 /// Bits of a duration that a histogram keeps: quantiles are exact to a part in 1024.
 const KEPT_BITS: u32 = 10;
 /// Buckets of one power of two.

@@ -1,3 +1,5 @@
+//! How much time, and processor time, a run takes.
+
 use crate::clock::{Clock, SystemClock, process_cpu_ns};
 
 /// Times of a run: while it runs, when it began; then how long it took.

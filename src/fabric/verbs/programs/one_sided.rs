@@ -13,20 +13,27 @@ pub(super) const CONSTANT: u64 = 1;
 pub(super) fn write_and_read(end: &mut End<'_>, far: Far) -> Result<Figures, ProgramError> {
     let (mut ping, mut pong) = (end.outbox(), end.outbox());
     ping.write(&end.near, 0, far.block(0));
-    pong.read(&end.near, 1, far.block(0));
-    // The completion of the READ covers a WRITE without one.
-    let is_signaled = end.plan.program == Program::Rdma1;
-    ping.set_signaled(0, is_signaled);
-    pong.set_signaled(0, true);
+    // The completion of the READ covers a WRITE without one, so that both are posted together.
+    let is_chained = end.plan.program == Program::Rdma2;
+    ping.set_signaled(0, !is_chained);
+    if is_chained {
+        ping.read(&end.near, 1, far.block(0));
+        ping.set_signaled(1, true);
+    } else {
+        pong.read(&end.near, 1, far.block(0));
+        pong.set_signaled(0, true);
+    }
     let returned = end.near.block(1);
     let mut rounds = Rounds::begin(&end.plan);
     while let Some(number) = rounds.next() {
         ping.fill(0, number, &mut end.scratch);
-        ping.post(&end.resources.queue_pair, 1)?;
-        if is_signaled {
+        if is_chained {
+            ping.post(&end.resources.queue_pair, 2)?;
+        } else {
+            ping.post(&end.resources.queue_pair, 1)?;
             end.await_sent()?;
+            pong.post(&end.resources.queue_pair, 1)?;
         }
-        pong.post(&end.resources.queue_pair, 1)?;
         end.await_sent()?;
         rounds.done();
         end.verify_ends(&returned, number);

@@ -1,3 +1,5 @@
+//! What a program is, and with which numbers it runs: both ends have the same plan, which the end that dials sends to the other.
+
 use super::super::sys::{QueuePairKind, RemoteAccess, RemoteFlags};
 use super::error::ProgramError;
 use super::watch::ANSWER_NS;
@@ -10,7 +12,7 @@ pub enum Program {
     Rdma1,
     /// The same with the roles exchanged: the server READs a block from the client and WRITEs it back; the client is idle.
     Rdma1e,
-    /// Like the first, with a WRITE that has no completion: that of the READ covers it.
+    /// Like the first, with a WRITE that has no completion and is posted together with the READ, whose completion covers it.
     Rdma2,
     /// Both ends WRITE, and recognize the other's block by its contents.
     Rdma3,

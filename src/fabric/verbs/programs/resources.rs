@@ -1,3 +1,5 @@
+//! The verbs objects of one end: its queue pair, completion queues, completion channel, protection domain and receives.
+
 use std::sync::Arc;
 
 use super::super::opened::OpenDevice;

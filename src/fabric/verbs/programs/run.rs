@@ -20,9 +20,9 @@ const LEAVE_NS: u64 = 2_000_000_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EndReport {
-    /// Blocks with the right number at both ends.
+    /// Blocks of which the first and the last whole word were right. Both words follow from the number of the block.
     pub verified: u64,
-    /// Blocks of which every byte was compared.
+    /// Blocks of which every byte was compared: each block of up to 16 bytes, one of 128 longer ones, and the last ones of a blast.
     pub whole: u64,
     /// Blocks with wrong bytes.
     pub wrong: u64,

@@ -32,7 +32,7 @@ struct Stop<'a>(&'a OwnedFd);
 
 impl Drop for Stop<'_> {
     fn drop(&mut self) {
-        rustix::io::write(self.0, &1_u64.to_ne_bytes()).unwrap();
+        rustix::io::write(self.0, &[1; 8]).unwrap();
     }
 }
 

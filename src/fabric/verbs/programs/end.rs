@@ -16,8 +16,10 @@ use crate::memory::WORD;
 
 /// The number of the completions of messages.
 const MESSAGE: u64 = 2;
-/// Rounds, or polls in vain of as many times [`POLLS`], between two checks of the connection.
+/// Rounds between two checks of the connection.
 const CHECK_EVERY: u64 = 2048;
+/// The time between two checks of the connection during a wait.
+const CHECK_NS: u64 = 10_000_000;
 /// Polls of memory between two polls for a completion.
 pub(super) const POLLS: u32 = 512;
 /// After which time a block of an unreliable connection counts as lost.
@@ -70,8 +72,8 @@ pub(super) struct Seen {
 /// A wait for the peer's bytes in memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Wait {
-    began_ns: Option<u64>,
-    checks: u64,
+    /// When it began, and when the connection was last checked.
+    times_ns: Option<(u64, u64)>,
 }
 
 /// Where the peer's blocks are.
@@ -217,11 +219,12 @@ impl<'a> End<'a> {
             self.on_sent(completion)?;
         }
         let now_ns = SystemClock.monotonic_ns();
-        let waited_ns = now_ns.saturating_sub(*wait.began_ns.get_or_insert(now_ns));
-        wait.checks += 1;
-        if wait.checks.is_multiple_of(CHECK_EVERY) {
+        let (began_ns, checked_ns) = wait.times_ns.get_or_insert((now_ns, now_ns));
+        if now_ns.saturating_sub(*checked_ns) > CHECK_NS {
+            *checked_ns = now_ns;
             self.watch.check()?;
         }
+        let waited_ns = now_ns.saturating_sub(*began_ns);
         if waited_ns > ANSWER_NS { Err(ProgramError::NoAnswer) } else { Ok(waited_ns) }
     }
 

@@ -177,13 +177,8 @@ impl<'a> Watch<'a> {
         if stops {
             return Err(ProgramError::Stopped);
         }
-        if connection_is_ready && self.connection.is_over()? {
-            if channel.is_none() {
-                return Err(ProgramError::Gone);
-            }
-            self.is_over = true;
-        }
-        Ok(())
+        self.is_over |= connection_is_ready && self.connection.is_over()?;
+        if self.is_over && channel.is_none() { Err(ProgramError::Gone) } else { Ok(()) }
     }
 
     /// Waits until the peer has closed the connection, for up to this time.
@@ -191,7 +186,7 @@ impl<'a> Watch<'a> {
         let deadline_ns = SystemClock.monotonic_ns().saturating_add(limit_ns);
         loop {
             let left_ns = deadline_ns.saturating_sub(SystemClock.monotonic_ns());
-            if left_ns == 0 {
+            if left_ns == 0 || self.is_over {
                 return Ok(());
             }
             match self.poll(None, Some(left_ns)) {

@@ -34,7 +34,7 @@ fn stopped_agent_ends_the_run() {
     let modes = [("rdma-1", 7531), ("rdma-1e", 7532), ("send-event", 7533), ("uc-write", 7534)];
     let pairs = modes.map(|(mode, port)| {
         let (agent, address) = agent(&place, port);
-        let client = client(&place, mode, &address, &["--for", "5s"]);
+        let client = client(&place, mode, &address, &["--for", "15s"]);
         // The agent drives one of them, and the others are as long in use.
         let driver = if mode == "rdma-1e" { agent.process() } else { client.process() };
         wait_until("the run", || runs(driver));

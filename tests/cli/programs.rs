@@ -241,8 +241,8 @@ pub(crate) mod machine {
             let agent = place.start(&["perf", "ping-pong", "--serve", "--rdma", &address, "--cpus", "any"]);
             wait_until("the address", || agent.line().contains(&address));
             let options = ["--connect", &address, "--for", "60", "--rdma-connect", way, "--cpus", "any"];
-            let client = place.start(&[&["perf", "ping-pong", "--mode", mode], &options[..]].concat());
-            wait_until("the run", || runs(client.process()));
+            let client = place.start(&[&["-v", "perf", "ping-pong", "--mode", mode], &options[..]].concat());
+            wait_until("the connection", || client.error_line().contains("connected"));
             agent.signal(Signal::KILL);
             let ended = client.end();
             assert_eq!(ended.code, Some(6), "{way} {mode}: {ended:?}");
@@ -251,7 +251,7 @@ pub(crate) mod machine {
     }
 
     /// Whether a process, or one that it has started, has used its processor for longer than it takes to start: its program runs.
-    pub(crate) fn runs(process: u32) -> bool {
+    fn runs(process: u32) -> bool {
         let children = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children"));
         let children = children.unwrap_or_default();
         let children = children.split_whitespace().filter_map(|child| child.parse().ok());

@@ -57,5 +57,6 @@ pub fn run_program(
 ) -> Result<ProgramReport, ProgramError> {
     plan.check()?;
     let (resources, watch) = meeting::dial(plan, (address, connect), wait, stop)?;
+    tracing::info!(target: "fabricast", program = ?plan.program, %address, "connected");
     run::drive(plan, resources, watch)
 }

@@ -70,7 +70,7 @@ pub(crate) struct Arguments {
     /// before they read them count as lost
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(super) subscribers: u32,
-    /// Round trips, or records, to measure for each size [default: as many as --for allows]
+    /// Round trips, records or blocks to measure for each size [default: as many as --for allows]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     pub(super) iterations: Option<u64>,
     /// Time to measure for each size: seconds, or with a unit, as in 5s
@@ -97,7 +97,7 @@ pub(crate) struct Arguments {
     /// The node name for --serve
     #[arg(long, default_value = "perf", requires = "serve")]
     pub(super) node: NodeName,
-    /// An RDMA address for --serve to listen at as well
+    /// An RDMA address for --serve to listen at as well; of ping-pong and blast the only one [default: rdma://0.0.0.0]
     #[arg(long, value_name = "ADDRESS", requires = "serve")]
     pub(super) rdma: Option<Address>,
     /// Measure against the process with --serve at this address

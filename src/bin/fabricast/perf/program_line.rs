@@ -94,7 +94,7 @@ impl ProgramLine {
     /// The heading for people.
     pub(super) fn heading() -> String {
         format!(
-            "{:<10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>11} {:>7} {:>9} {:>9} {:>5} {:>5} {:>8} {:>8}",
+            "{:<10} {:>7} {:>8} {:>10} {:>10} {:>10} {:>10} {:>9} {:>7} {:>8} {:>6} {:>5} {:>5} {:>8} {:>8}",
             "program",
             "size",
             "blocks",
@@ -117,7 +117,7 @@ impl ProgramLine {
     pub(super) fn text(&self) -> String {
         let figure = |figure: Option<u64>| figure.map_or_else(|| "-".to_owned(), |figure| figure.to_string());
         format!(
-            "{:<10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10} {:>11.0} {:>7.3} {:>9} {:>9} {:>5} {:>5} {:>6.2} % {:>6.2} %",
+            "{:<10} {:>7} {:>8} {:>10} {:>10} {:>10} {:>10} {:>9.0} {:>7.3} {:>8} {:>6} {:>5} {:>5} {:>6.2} % {:>6.2} %",
             self.program,
             self.size,
             self.iterations,

@@ -11,16 +11,16 @@ pub(super) struct ProgramOptions {
     /// The operations by which blocks travel
     #[arg(long = "mode", value_enum, value_name = "MODE", id = "program")]
     pub(super) mode: Option<ProgramMode>,
-    /// Copy blocks of up to so many bytes into their work requests [default: 0]
+    /// Copy blocks of up to this many bytes into their work requests; not READs [default: 0]
     #[arg(long, value_name = "BYTES")]
     pub(super) inline: Option<u32>,
-    /// Scatter/gather elements of each block [default: 1]
+    /// Scatter/gather elements of each block, up to 32 [default: 1]
     #[arg(long, value_name = "N")]
     pub(super) sge: Option<u32>,
-    /// Work requests of which one has a completion [default: 64, with blast 16]
+    /// Work requests of which one has a completion; with --chain at most --depth, of whole chains [default: 64, with blast 16]
     #[arg(long, value_name = "N")]
     pub(super) signal_every: Option<u32>,
-    /// Most work requests in flight, and receives posted [default: 128]
+    /// Most work requests in flight, and receives posted, up to 16384 [default: 128]
     #[arg(long, value_name = "N")]
     pub(super) depth: Option<u32>,
     /// Work requests posted together, with blast [default: 16]
@@ -57,9 +57,9 @@ pub(super) enum ProgramMode {
     Send,
     /// The same, asleep until there is a completion, as with --events
     SendEvent,
-    /// The client WRITEs; the agent sleeps. The mode of blast, too
+    /// The client WRITEs; the agent sleeps. Also a mode of blast
     Write,
-    /// The client READs; the agent sleeps. The mode of blast, too
+    /// The client READs; the agent sleeps. Also a mode of blast
     Read,
     /// Both SEND over an unreliable connection
     UcSend,

@@ -112,7 +112,8 @@ fn the_placement_decided_for_counts_though_most_samples_have_another() {
 
 #[test]
 fn a_caption_counts_the_rounds_that_are_used() {
-    let caption = |data: &Data| page::Block { name: "it", tables: vec![], plots: vec![] }.emit(data);
+    let block = page::Block { name: "it", tables: vec![], plots: vec![] };
+    let caption = |data: &Data| block.emit(data).replace('\n', " ");
     let few = caption(&data());
     assert!(few.contains("Medians of 2 to 3 rounds") && few.contains("floor 64 (2), pull 64 (2)"), "{few}");
     assert!(few.contains("(4 samples; 2 of other placements are not used)"), "{few}");

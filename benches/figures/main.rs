@@ -118,10 +118,14 @@ fn run(arguments: &Arguments, interrupt: &Interrupt) -> Outcome<bool> {
         return Ok(problems.is_empty());
     }
     if arguments.render {
+        let mut is_well = true;
         for figure in FIGURES.iter().filter(|figure| arguments.wants(figure)) {
-            files.render(figure, &files.samples(figure)?)?;
+            if let Err(error) = files.samples(figure).and_then(|data| files.render(figure, &data)) {
+                eprintln!("tools/bench: {error}");
+                is_well = false;
+            }
         }
-        return Ok(true);
+        return Ok(is_well);
     }
     let session = Session { arguments, interrupt };
     if let Some([folder, host]) = arguments.inside.as_deref() {

@@ -115,7 +115,10 @@ fn a_caption_counts_the_rounds_that_are_used() {
     let block = page::Block { name: "it", tables: vec![], plots: vec![] };
     let caption = |data: &Data| block.emit(data).replace('\n', " ");
     let few = caption(&data());
-    assert!(few.contains("Medians of 2 to 3 rounds") && few.contains("floor 64 (2), pull 64 (2)"), "{few}");
+    assert!(
+        few.contains("Medians of 2 to 3 rounds") && few.contains("floor at 64 (2), pull at 64 (2)"),
+        "{few}"
+    );
     assert!(few.contains("(4 samples; 2 of other placements are not used)"), "{few}");
     let mut samples = data().samples;
     samples.push(sample("pull", 2, "far", 350.0));
@@ -290,7 +293,7 @@ fn programs_are_compared_in_each_round() {
         blocks[0].tables.iter().flat_map(|table| &table.rows).map(|row| row.join("; ")).collect();
     let expected = [
         "`rdma-3`; 64; 11.0 ns; `ib_write_lat`; 10.0 ns; 1.10 (1.00 to 2.00); at most 1.1: met",
-        "`rdma-1-agent-cpu`; 64; 0.025 %",
+        "`rdma-1`; 64; 0.025 %",
     ];
     assert_eq!(rows, expected);
     for text in ["{}", "none", r#"{"program":"a 1","unit":"hours","figure":1}"#] {

@@ -1,4 +1,4 @@
-//! Measures every figure of `docs/performance.md`, and writes its tables and plots. `tools/bench` builds and runs it.
+//! Measures the figures of `docs/performance.md`, and writes its tables and plots. `tools/bench` builds and runs it.
 //!
 //! The samples are kept as `docs/figures/NAME.json`. The tables of the page, between a line `<!-- figure: NAME -->` and a line
 //! `<!-- end -->`, and the plots, `docs/figures/NAME.svg`, contain nothing else: `--render` writes them anew, and `--check` compares.

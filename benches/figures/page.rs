@@ -1,5 +1,6 @@
 //! Blocks of a page that the tool writes, between a line `<!-- figure: NAME -->` and a line `<!-- end -->`.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::Outcome;
@@ -76,9 +77,18 @@ fn rounds(data: &Data) -> (String, String) {
     if fewer.is_empty() {
         return (medians, String::new());
     }
-    let cells: Vec<String> =
-        fewer.iter().map(|((series, x), rounds)| format!("{series} {} ({rounds})", count(*x))).collect();
-    (medians, format!(" Measured in fewer rounds: {}.", cells.join(", ")))
+    // The places of each series, and those of a floor only if they differ from the series that it belongs to.
+    let mut places: BTreeMap<(&str, usize), Vec<String>> = BTreeMap::new();
+    for ((series, x), rounds) in fewer {
+        let own = series.rsplit_once('-').and_then(|(own, _)| cells.get(&(own, *x)));
+        if own != Some(rounds) {
+            places.entry((series, *rounds)).or_default().push(count(*x));
+        }
+    }
+    let named =
+        places.iter().map(|((series, rounds), at)| format!("{series} at {} ({rounds})", at.join(" and ")));
+    let named: Vec<String> = named.collect();
+    (medians, format!(" Measured in fewer rounds: {}.", named.join(", ")))
 }
 
 /// A sentence each for machine, device, placement, and commit.

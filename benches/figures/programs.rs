@@ -10,7 +10,6 @@ use super::data::{Data, Key};
 use super::lab::Lab;
 use super::page::{Block, Table};
 use super::units::{count, per_cent, ratio, throughput, time};
-use super::verbs::attempted;
 
 /// What stands between two programs in the name of a series.
 const BESIDE: &str = " beside ";
@@ -36,7 +35,7 @@ pub(super) fn measure(lab: &mut Lab) -> Outcome<()> {
     if lab.is_quick {
         command.env("ITERATIONS", "100").env("BLAST_ITERATIONS", "100");
     }
-    let text = attempted(|| lab.run_command(&mut command))?;
+    let text = lab.run_command(&mut command)?;
     let rows: Vec<Row> = text.lines().map(Row::parse).collect::<Outcome<_>>()?;
     if rows.is_empty() {
         return Err("tools/perf-programs printed no rows".into());
@@ -95,9 +94,9 @@ pub(crate) fn show(data: &Data) -> Vec<Block> {
     let alone = cells.iter().filter(|(series, _)| !series.contains(BESIDE));
     let alone = alone.map(|(series, x)| {
         let value = unit_of(data, (series, *x)).and_then(|unit| unit.shown(data, (series, *x, unit.value)));
-        vec![format!("`{series}`"), count(*x), value.unwrap_or_default()]
+        vec![named(series.trim_end_matches("-agent-cpu")), count(*x), value.unwrap_or_default()]
     });
-    let alone = Table::new(&["processor time of an agent", "bytes", "share of a processor"], alone.collect());
+    let alone = Table::new(&["agent that sleeps", "bytes", "share of a processor"], alone.collect());
     vec![Block { name: "verbs-programs", tables: vec![compared, alone], plots: vec![] }]
 }
 
@@ -110,7 +109,7 @@ fn compared(data: &Data, (series, x): (&str, u64)) -> Option<Vec<String>> {
     let least = data.median((series, x, "at_least")).map(Bound::AtLeast);
     let bound = least.or_else(|| data.median((series, x, "at_most")).map(Bound::AtMost))?;
     Some(vec![
-        format!("`{program}`"),
+        named(program),
         count(x),
         unit.shown(data, (series, x, unit.value))?,
         format!("`{beside}`"),
@@ -118,6 +117,13 @@ fn compared(data: &Data, (series, x): (&str, u64)) -> Option<Vec<String>> {
         ratio(found),
         format!("{bound}: {}", verdict(bound, found)),
     ])
+}
+
+/// A program as the page names it: figures are medians unless the tool says otherwise.
+fn named(program: &str) -> String {
+    program
+        .strip_suffix("-mean")
+        .map_or_else(|| format!("`{program}`"), |program| format!("`{program}`, mean"))
 }
 
 impl Unit {

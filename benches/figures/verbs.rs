@@ -131,7 +131,7 @@ fn bandwidth(lab: &mut Lab, tool: &str, size: u64) -> Outcome<()> {
 }
 
 /// Repeats what fails: in an emulated machine a tool of perftest ends without a result now and then.
-pub(super) fn attempted<T>(mut run: impl FnMut() -> Outcome<T>) -> Outcome<T> {
+fn attempted<T>(mut run: impl FnMut() -> Outcome<T>) -> Outcome<T> {
     for _ in 1..ATTEMPTS_MAX {
         if let Ok(result) = run() {
             return Ok(result);

@@ -8,7 +8,7 @@ use std::net::TcpStream;
 
 use rustix::process::Signal;
 
-use super::programs::machine::{address, measure, runs};
+use super::programs::machine::{address, measure};
 use super::support::{Place, Running, TIMEOUT, wait_until};
 
 /// An agent that listens at this port, and its address.
@@ -19,10 +19,12 @@ fn agent(place: &Place, port: u16) -> (Running, String) {
     (agent, address)
 }
 
-/// A client of this agent.
+/// A client of this agent, which has connected.
 fn client(place: &Place, mode: &str, address: &str, options: &[&str]) -> Running {
-    let arguments = ["perf", "ping-pong", "--mode", mode, "--connect", address, "--cpus", "any"];
-    place.start(&[&arguments[..], options].concat())
+    let arguments = ["-v", "perf", "ping-pong", "--mode", mode, "--connect", address, "--cpus", "any"];
+    let client = place.start(&[&arguments[..], options].concat());
+    wait_until("the connection", || client.error_line().contains("connected"));
+    client
 }
 
 /// An agent that stands still ends the run of its client, also where the device answers in its place.
@@ -35,9 +37,6 @@ fn stopped_agent_ends_the_run() {
     let pairs = modes.map(|(mode, port)| {
         let (agent, address) = agent(&place, port);
         let client = client(&place, mode, &address, &["--for", "5s"]);
-        // The agent drives one of them, and the others are as long in use.
-        let driver = if mode == "rdma-1e" { agent.process() } else { client.process() };
-        wait_until("the run", || runs(driver));
         agent.signal(Signal::STOP);
         (mode, agent, client)
     });
@@ -58,7 +57,6 @@ fn stopped_client_is_given_up_and_the_next_is_served() {
     let (agent, address) = agent(&place, 7535);
     for mode in ["rdma-1", "rdma-3"] {
         let stopped = client(&place, mode, &address, &["--for", "4s"]);
-        wait_until("the run", || runs(stopped.process()));
         stopped.signal(Signal::STOP);
         for way in ["manager", "tcp"] {
             let waits = ["--wait", "60s", "--iterations", "200", "--rdma-connect", way];

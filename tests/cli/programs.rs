@@ -82,7 +82,11 @@ pub(crate) mod machine {
         format!("rdma://{host}:{port}")
     }
 
-    /// Runs a program, and returns the line of each size. No block was wrong, and none was lost.
+    /// Most blocks that a run may lose over an unreliable queue pair: an emulated processor may stand still for longer than a block
+    /// is waited for.
+    const LOST_MAX: u64 = 20;
+
+    /// Runs a program, and returns the line of each size. No block was wrong, and none was lost but over an unreliable queue pair.
     #[track_caller]
     pub(crate) fn measure(place: &Place, arguments: &[&str]) -> Vec<Value> {
         let common = ["--json", "--cpus", "any"];
@@ -90,7 +94,8 @@ pub(crate) mod machine {
         let lines: Vec<Value> = ended.printed().lines().map(parsed).collect();
         for line in &lines {
             assert_eq!((&line["fabric"], &line["rejected"]), (&json!("verbs"), &json!(0)), "{line}");
-            assert_eq!(line["lost"], json!(0), "{line}");
+            let may_lose = UNRELIABLE.iter().any(|mode| line["program"] == *mode);
+            assert!(line["lost"].as_u64() <= Some(if may_lose { LOST_MAX } else { 0 }), "{line}");
             assert!(line["verified"].as_u64() > Some(0) && line["whole"].as_u64() > Some(0), "{line}");
         }
         lines
@@ -110,12 +115,13 @@ pub(crate) mod machine {
                 assert_eq!(lines.len(), 3);
                 for line in &lines {
                     assert_eq!((&line["mode"], &line["program"]), (&json!("ping-pong"), &json!(mode)));
-                    assert_eq!((&line["iterations"], &line["connect"]), (&json!(260), &json!(way)));
+                    let number = |name: &str| line[name].as_u64().unwrap();
+                    assert_eq!((number("iterations") + number("lost"), &line["connect"]), (260, &json!(way)));
                     assert!(line["p50_ns"].as_u64() <= line["max_ns"].as_u64(), "{line}");
                     // Every block of a mode without idle ends is verified by both.
                     let is_one_sided = ["rdma-1", "rdma-1e", "rdma-2", "write", "read"].contains(&mode);
-                    let verified = if is_one_sided { None } else { Some(2 * 260) };
-                    assert!(verified.is_none_or(|count| line["verified"] == count), "{line}");
+                    let least = if is_one_sided { 0 } else { 2 * number("iterations") };
+                    assert!((least..=2 * 260).contains(&number("verified")), "{line}");
                 }
             }
         }
@@ -126,7 +132,7 @@ pub(crate) mod machine {
     fn both_blasts_run_and_are_verified_with_any_chain() {
         let place = Place::new();
         for mode in ["write", "read"] {
-            let numbers = [["1", "1", "1"], ["16", "16", "128"], ["7", "3", "20"], ["128", "1", "128"]];
+            let numbers = [["1", "1", "1"], ["16", "16", "128"], ["7", "8", "20"], ["128", "1", "128"]];
             for [chain, signal_every, depth] in numbers {
                 let options = ["--chain", chain, "--signal-every", signal_every, "--depth", depth];
                 let common = ["--iterations", "1001", "--size", "9001,64"];
@@ -135,6 +141,8 @@ pub(crate) mod machine {
                     assert!(line["gb_per_s"].as_f64() > Some(0.0), "{line}");
                 }
             }
+            // Fewer completions, where the chain leaves no room for more.
+            measure(&place, &["blast", "--mode", mode, "--chain", "100", "--iterations", "1001"]);
             let line = measure(&place, &["blast", "--mode", mode, "--for", "1s"]).remove(0);
             assert_idle(&line, "agent_cpu_ns", "client_cpu_ns");
         }
@@ -192,7 +200,19 @@ pub(crate) mod machine {
     #[ignore = "needs an RDMA device: tools/soft-roce run"]
     fn what_the_device_or_the_method_does_not_do_is_refused() {
         let place = Place::new();
-        let refused: [(&[&str], &str); 6] = [
+        let refused: [(&[&str], &str); 9] = [
+            (
+                &["blast", "--mode", "read", "--chain", "7", "--signal-every", "13", "--depth", "20"],
+                "at least 21",
+            ),
+            (
+                &["blast", "--mode", "write", "--signal-every", "64", "--chain", "100"],
+                "--depth of at least 200",
+            ),
+            (
+                &["ping-pong", "--mode", "send", "--depth", "16384", "--signal-every", "16384"],
+                "smaller numbers",
+            ),
             (&["ping-pong", "--mode", "ud-send", "--size", "4097"], "--size"),
             (&["ping-pong", "--mode", "send", "--inline", "65536"], "--inline"),
             (&["ping-pong", "--mode", "uc-send", "--rdma-connect", "manager"], "--rdma-connect tcp"),
@@ -221,8 +241,8 @@ pub(crate) mod machine {
             let agent = place.start(&["perf", "ping-pong", "--serve", "--rdma", &address, "--cpus", "any"]);
             wait_until("the address", || agent.line().contains(&address));
             let options = ["--connect", &address, "--for", "60", "--rdma-connect", way, "--cpus", "any"];
-            let client = place.start(&[&["perf", "ping-pong", "--mode", mode], &options[..]].concat());
-            wait_until("the run", || runs(client.process()));
+            let client = place.start(&[&["-v", "perf", "ping-pong", "--mode", mode], &options[..]].concat());
+            wait_until("the connection", || client.error_line().contains("connected"));
             agent.signal(Signal::KILL);
             let ended = client.end();
             assert_eq!(ended.code, Some(6), "{way} {mode}: {ended:?}");
@@ -231,7 +251,7 @@ pub(crate) mod machine {
     }
 
     /// Whether a process, or one that it has started, has used its processor for longer than it takes to start: its program runs.
-    pub(crate) fn runs(process: u32) -> bool {
+    fn runs(process: u32) -> bool {
         let children = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children"));
         let children = children.unwrap_or_default();
         let children = children.split_whitespace().filter_map(|child| child.parse().ok());
@@ -272,8 +292,14 @@ pub(crate) mod machine {
     #[ignore = "needs an RDMA device: tools/soft-roce run"]
     fn interrupted_program_ends_quietly() {
         let place = Place::new();
-        for mode in ["rdma-1", "rdma-1e", "rdma-3", "send-event"] {
-            let client = place.start(&["perf", "ping-pong", "--mode", mode, "--for", "60", "--cpus", "any"]);
+        let modes = [
+            ("ping-pong", "rdma-1"),
+            ("ping-pong", "rdma-1e"),
+            ("ping-pong", "rdma-3"),
+            ("ping-pong", "send-event"),
+        ];
+        for (verb, mode) in modes.into_iter().chain([("blast", "write"), ("blast", "read")]) {
+            let client = place.start(&["perf", verb, "--mode", mode, "--for", "60", "--cpus", "any"]);
             wait_until("the run", || runs(client.process()));
             client.signal(Signal::INT);
             client.end().assert_nothing(0);

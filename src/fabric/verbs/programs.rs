@@ -6,7 +6,7 @@
 //! [`one_sided`], [`token`], [`acknowledged`], [`messages`] or [`blast`]. One end drives: it counts and times. When it has finished,
 //! both report what they have seen, again by messages.
 //!
-//! What is waited for without pause is watched from time to time ([`watch`]): a peer that is gone ends the wait.
+//! Busy waits check the connection from time to time ([`watch`]): a peer that is gone ends them.
 
 mod acknowledged;
 mod blast;
@@ -24,6 +24,7 @@ mod pattern;
 mod places;
 mod plan;
 mod resources;
+mod rounds;
 mod run;
 #[cfg(test)]
 mod tests;
@@ -55,6 +56,7 @@ pub fn run_program(
     stop: BorrowedFd<'_>,
 ) -> Result<ProgramReport, ProgramError> {
     plan.check()?;
-    let (line, watch) = meeting::dial(plan, (address, connect), wait, stop)?;
-    run::drive(plan, line, watch)
+    let (resources, watch) = meeting::dial(plan, (address, connect), wait, stop)?;
+    tracing::info!(target: "fabricast", program = ?plan.program, %address, "connected");
+    run::drive(plan, resources, watch)
 }

@@ -99,7 +99,7 @@ pub(super) fn measure(arguments: &Arguments, setting: &Setting) -> Result<Exit, 
         let text = if arguments.json { serde_json::to_string(&line)? } else { line.text() };
         writeln!(std::io::stdout(), "{text}")?;
     }
-    let wrong = "some blocks differ from those sent: see `wrong`";
+    let wrong = "some blocks differ from those sent: see the column `wrong`, with --json `rejected`";
     if is_right { Ok(Exit::Done) } else { Err(Failure::new(Exit::No, wrong).into()) }
 }
 
@@ -153,8 +153,7 @@ fn plan(arguments: &Arguments, mode: ProgramMode, size: u32) -> ProgramPlan {
     set(&mut plan.chain, options.chain);
     set(&mut plan.signal_every, options.signal_every);
     if options.signal_every.is_none() {
-        plan.signal_every =
-            plan.signal_every.min(plan.depth.saturating_add(1).saturating_sub(plan.chain)).max(1);
+        plan.signal_every = plan.signal_every.min(plan.signal_every_max());
     }
     plan.events = options.events || mode == ProgramMode::SendEvent;
     plan.iterations = arguments.iterations;
@@ -167,6 +166,7 @@ fn failure(error: ProgramError) -> Failure {
     match error {
         ProgramError::Fabric(error) => error.into(),
         ProgramError::Unfit { .. } => Failure::usage(error),
+        ProgramError::NoListener { .. } | ProgramError::NotAProgram => Failure::of(Exit::Unreachable, &error),
         ProgramError::Refused { .. } => Failure::of(Exit::Refused, &error),
         ProgramError::NoAnswer => Failure::of(Exit::Hung, &error),
         _ => Failure::of(Exit::Gone, &error),

@@ -136,3 +136,28 @@ impl ProgramLine {
         )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_wrong_block_of_either_end_makes_a_run_wrong() {
+        let line = |client_wrong: u64, agent_wrong: u64| {
+            let subject = Subject {
+                mode: "ping-pong",
+                program: "send".to_owned(),
+                connect: "manager".to_owned(),
+                rdma_connect: "manager",
+                size: 64,
+            };
+            let mut report = ProgramReport::default();
+            (report.client.wrong, report.agent.wrong) = (client_wrong, agent_wrong);
+            ProgramLine::of(subject, &report)
+        };
+        assert!(line(0, 0).is_right());
+        for wrong in [line(1, 0), line(0, 1), line(u64::MAX, u64::MAX)] {
+            assert!(!wrong.is_right() && wrong.rejected > 0);
+        }
+    }
+}

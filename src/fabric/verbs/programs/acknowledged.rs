@@ -1,15 +1,10 @@
 //! Programs in which both ends access the other's memory, and SEND a message without contents that says so: write-ack and read-ack.
 
-use super::end::{End, Far, Rounds, malformed};
+use super::end::{End, Far, malformed};
 use super::error::ProgramError;
 use super::figures::Figures;
 use super::pattern::Block;
 use super::wire::Message;
-
-/// The block that the peer accesses.
-fn exposed(end: &End<'_>) -> Result<Block, ProgramError> {
-    end.open.as_ref().map(|open| open.block(0)).ok_or_else(malformed)
-}
 
 /// Waits for the peer's message. Returns it if it says that the peer has finished.
 #[inline]
@@ -21,24 +16,29 @@ fn await_token(end: &mut End<'_>) -> Result<Option<Message>, ProgramError> {
     }
 }
 
+/// Waits for the peer's message of this round.
+#[inline]
+fn await_answer(end: &mut End<'_>) -> Result<(), ProgramError> {
+    if await_token(end)?.is_some() { Err(malformed()) } else { Ok(()) }
+}
+
 /// WRITEs each block and acknowledges it, and waits until the peer has done so.
 pub(super) fn write(end: &mut End<'_>, far: Far) -> Result<Figures, ProgramError> {
     let mut ping = end.outbox();
     ping.write(&end.near, 0, far.block(0));
     ping.token(&end.near);
-    let pong = exposed(end)?;
-    let mut rounds = Rounds::begin(&end.plan);
-    while let Some(number) = rounds.next() {
-        ping.fill(0, number, &mut end.scratch);
-        end.post_last(&mut ping, 2)?;
-        if await_token(end)?.is_some() {
-            return Err(malformed());
-        }
-        rounds.done();
-        check(end, &pong, number);
-        end.check(number)?;
-    }
-    Ok(rounds.durations.figures())
+    let pong = end.exposed_block()?;
+    end.run_rounds(
+        |end, number| {
+            ping.fill(0, number, &mut end.scratch);
+            end.post_last(&mut ping, 2)?;
+            await_answer(end)
+        },
+        |end, number| {
+            check(end, &pong, number);
+            Ok(false)
+        },
+    )
 }
 
 /// WRITEs back each block that the peer has written and acknowledged, until the peer says that it has finished.
@@ -46,12 +46,13 @@ pub(super) fn answer_writes(end: &mut End<'_>, far: Far) -> Result<Message, Prog
     let mut pong = end.outbox();
     pong.write(&end.near, 0, far.block(0));
     pong.token(&end.near);
-    let ping = exposed(end)?;
+    let ping = end.exposed_block()?;
     for number in 1.. {
         if let Some(message) = await_token(end)? {
             return Ok(message);
         }
         check(end, &ping, number);
+        end.check(number)?;
         pong.copy(0, &ping, number, &mut end.scratch);
         end.post_last(&mut pong, 2)?;
     }
@@ -64,23 +65,21 @@ pub(super) fn read(end: &mut End<'_>, far: Far) -> Result<Figures, ProgramError>
     token.token(&end.near);
     pong.read(&end.near, 0, far.block(0));
     pong.set_signaled(0, true);
-    let (ping, read) = (exposed(end)?, end.near.block(0));
+    let (ping, read) = (end.exposed_block()?, end.near.block(0));
     ping.fill_whole(0, &mut end.scratch);
-    let mut rounds = Rounds::begin(&end.plan);
-    while let Some(number) = rounds.next() {
-        ping.fill(number, &mut end.scratch);
-        // The completion of the READ covers it.
-        token.post(&end.resources.queue_pair, 1)?;
-        if await_token(end)?.is_some() {
-            return Err(malformed());
-        }
-        pong.post(&end.resources.queue_pair, 1)?;
-        end.await_sent()?;
-        rounds.done();
-        check(end, &read, number);
-        end.check(number)?;
-    }
-    Ok(rounds.durations.figures())
+    end.run_rounds(
+        |end, number| {
+            ping.fill(number, &mut end.scratch);
+            // The completion of the READ covers it.
+            token.post(&end.resources.queue_pair, 1)?;
+            await_answer(end)?;
+            end.post_and_await(&mut pong)
+        },
+        |end, number| {
+            check(end, &read, number);
+            Ok(false)
+        },
+    )
 }
 
 /// READs each block that the peer offers, and offers it in turn, until the peer says that it has finished.
@@ -89,14 +88,14 @@ pub(super) fn answer_reads(end: &mut End<'_>, far: Far) -> Result<Message, Progr
     token.token(&end.near);
     ping.read(&end.near, 0, far.block(0));
     ping.set_signaled(0, true);
-    let (pong, read) = (exposed(end)?, end.near.block(0));
+    let (pong, read) = (end.exposed_block()?, end.near.block(0));
     for number in 1.. {
         if let Some(message) = await_token(end)? {
             return Ok(message);
         }
-        ping.post(&end.resources.queue_pair, 1)?;
-        end.await_sent()?;
+        end.post_and_await(&mut ping)?;
         check(end, &read, number);
+        end.check(number)?;
         read.copy_to(&pong, number, &mut end.scratch);
         token.post(&end.resources.queue_pair, 1)?;
     }

@@ -5,11 +5,11 @@
 
 use std::collections::VecDeque;
 
-use super::end::{End, Far};
+use super::end::{CHECK_NS, End, Far};
 use super::error::ProgramError;
 use super::figures::Figures;
 use super::outbox::Outbox;
-use super::plan::{Program, ProgramPlan};
+use super::plan::Program;
 use crate::clock::{Clock, SystemClock};
 
 /// Most parts of a run.
@@ -20,11 +20,6 @@ const PART_ROUNDS: u64 = 8;
 /// The number of the block with this index that is only read.
 pub(super) fn constant(index: usize) -> u64 {
     index as u64 + 1
-}
-
-/// Blocks in the ring: whole chains.
-pub(super) fn ring(plan: &ProgramPlan) -> usize {
-    (plan.depth / plan.chain * plan.chain) as usize
 }
 
 /// The ring.
@@ -54,7 +49,11 @@ pub(super) fn drive(end: &mut End<'_>, far: Far) -> Result<Figures, ProgramError
     let time_ns = end.plan.timed_ns() / parts;
     let share = |all: u64, part: u64| u64::try_from(u128::from(all) * u128::from(part) / u128::from(parts));
     let mut total_ns = 0;
+    let last_ns = SystemClock.monotonic_ns().saturating_add(end.plan.blast_ns());
     for part in 0..parts {
+        if part > 0 && SystemClock.monotonic_ns() >= last_ns {
+            break;
+        }
         let blocks =
             iterations.map(|all| share(all, part + 1).unwrap_or(all) - share(all, part).unwrap_or(all));
         blast.prepare(end);
@@ -68,7 +67,7 @@ pub(super) fn drive(end: &mut End<'_>, far: Far) -> Result<Figures, ProgramError
 
 impl Blast {
     fn new(end: &End<'_>, far: Far) -> Self {
-        let (capacity, chain) = (ring(&end.plan), end.plan.chain as usize);
+        let (capacity, chain) = (end.plan.ring() as usize, end.plan.chain as usize);
         let reads = end.plan.program == Program::BlastRead;
         let chains = (0..capacity / chain).map(|number| {
             let mut outbox = end.outbox();
@@ -113,16 +112,21 @@ impl Blast {
 
     /// Moves so many blocks, or until this moment.
     fn run(&mut self, end: &mut End<'_>, blocks: u64, end_ns: u64) -> Result<(), ProgramError> {
-        let mut left = blocks;
-        let mut chain = 0;
+        let (mut left, mut chain) = (blocks, 0);
+        let mut checked_ns = SystemClock.monotonic_ns();
         while left > 0 {
             let count = left.min(self.chain as u64);
             while self.posted - self.completed + count > self.capacity {
                 self.take(end)?;
             }
             left -= count;
-            if left > 0 && SystemClock.monotonic_ns() >= end_ns {
+            let now_ns = SystemClock.monotonic_ns();
+            if left > 0 && now_ns >= end_ns {
                 left = 0;
+            }
+            if now_ns.saturating_sub(checked_ns) > CHECK_NS {
+                checked_ns = now_ns;
+                end.watch.check()?;
             }
             self.post(end, chain, count, left == 0)?;
             chain = (chain + 1) % self.chains.len();
@@ -175,7 +179,7 @@ impl Blast {
     /// Compares every byte of the blocks that were moved last.
     fn check(&mut self, end: &mut End<'_>, far: Far) -> Result<(), ProgramError> {
         let moved = self.posted - self.part;
-        let spare = ring(&end.plan);
+        let spare = end.plan.ring() as usize;
         for index in 0..self.capacity.min(moved) {
             let place = usize::try_from(index).unwrap_or(usize::MAX);
             if self.reads {

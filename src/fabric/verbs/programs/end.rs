@@ -2,7 +2,6 @@
 
 use super::super::sys::{CompletionQueue, Local, PreparedSends, Remote, Status, Verb, WorkCompletion};
 use super::error::ProgramError;
-use super::figures::Durations;
 use super::meter::Meter;
 use super::outbox::Outbox;
 use super::pattern::{Block, is_whole};
@@ -16,14 +15,12 @@ use crate::memory::WORD;
 
 /// The number of the completions of messages.
 const MESSAGE: u64 = 2;
-/// Rounds, or polls in vain of as many times [`POLLS`], between two checks of the connection.
+/// Rounds between two checks of the connection.
 const CHECK_EVERY: u64 = 2048;
+/// The time between two checks of the connection during a wait.
+pub(super) const CHECK_NS: u64 = 10_000_000;
 /// Polls of memory between two polls for a completion.
 pub(super) const POLLS: u32 = 512;
-/// After which time a block of an unreliable connection counts as lost.
-pub(super) const LOST_NS: u64 = 250_000_000;
-/// How many of those in a row mean that the peer does not answer.
-pub(super) const LOST_MAX: u32 = 40;
 /// How long an idle end sleeps before it checks whether the peer's host answers.
 const PROBE_NS: u64 = 20_000_000_000;
 /// How long the bytes between the ends of a block may arrive after these.
@@ -44,7 +41,7 @@ pub(super) struct End<'a> {
     /// Whether it drives.
     pub(super) drives: bool,
     message: MessageMemory,
-    letters: PreparedSends,
+    message_sends: PreparedSends,
     /// Work requests since the last one with a completion.
     unsignaled: u32,
     /// Work requests with a completion that was not taken yet.
@@ -70,8 +67,8 @@ pub(super) struct Seen {
 /// A wait for the peer's bytes in memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Wait {
-    began_ns: Option<u64>,
-    checks: u64,
+    /// When it began, and when the connection was last checked.
+    times_ns: Option<(u64, u64)>,
 }
 
 /// Where the peer's blocks are.
@@ -89,55 +86,6 @@ impl Far {
     }
 }
 
-/// The rounds of the driving end.
-#[derive(Debug)]
-pub(super) struct Rounds {
-    pub(super) durations: Durations,
-    iterations: u64,
-    time_ns: u64,
-    begun_ns: u64,
-    last_ns: u64,
-    number: u64,
-}
-
-impl Rounds {
-    pub(super) fn begin(plan: &ProgramPlan) -> Self {
-        let iterations = plan.iterations.unwrap_or(u64::MAX);
-        let time_ns = plan.timed_ns();
-        let durations = Durations::new();
-        let now_ns = SystemClock.monotonic_ns();
-        Self { durations, iterations, time_ns, begun_ns: now_ns, last_ns: now_ns, number: 0 }
-    }
-
-    /// The number of the next round, if there is one.
-    #[inline]
-    pub(super) fn next(&mut self) -> Option<u64> {
-        if self.number == self.iterations || self.last_ns - self.begun_ns >= self.time_ns {
-            return None;
-        }
-        self.number += 1;
-        Some(self.number)
-    }
-
-    /// Takes the time of the round that has just ended, which is also the beginning of the next.
-    #[inline]
-    pub(super) fn done(&mut self) {
-        let now_ns = SystemClock.monotonic_ns();
-        self.durations.record(now_ns - self.last_ns);
-        self.last_ns = now_ns;
-    }
-
-    /// When this round's block counts as lost, if that takes so long.
-    pub(super) fn deadline_ns(&self, limit_ns: Option<u64>) -> Option<u64> {
-        limit_ns.map(|limit_ns| self.last_ns.saturating_add(limit_ns))
-    }
-
-    /// Begins the next round now, after work that is not timed.
-    pub(super) fn again(&mut self) {
-        self.last_ns = SystemClock.monotonic_ns();
-    }
-}
-
 impl<'a> End<'a> {
     pub(super) fn new(
         plan: &ProgramPlan,
@@ -146,13 +94,13 @@ impl<'a> End<'a> {
         drives: bool,
     ) -> Result<Self, ProgramError> {
         let message = MessageMemory::new(&resources.domain)?;
-        let mut letters = PreparedSends::default();
+        let mut message_sends = PreparedSends::default();
         let len = u32::try_from(MESSAGE_LEN).unwrap_or(u32::MAX);
         let local = Local::Registered { region: message.region.clone(), offset: 0, len };
-        letters.push(MESSAGE, Verb::Send { immediate: Some(1) }, &local, 1);
-        letters.set_signaled(0, true);
+        message_sends.push(MESSAGE, Verb::Send { immediate: Some(1) }, &local, 1);
+        message_sends.set_signaled(0, true);
         if let Some(peer) = &resources.peer {
-            letters.address(0, &peer.handle, (peer.queue_pair, peer.key));
+            message_sends.address(0, &peer.handle, (peer.queue_pair, peer.key));
         }
         // Allocated here, not in the rounds that are timed.
         let (seen, scratch) = (Seen::default(), vec![0; (plan.size as usize).div_ceil(WORD)]);
@@ -166,12 +114,17 @@ impl<'a> End<'a> {
             open,
             drives,
             message,
-            letters,
+            message_sends,
             unsignaled,
             signaled,
             seen,
             scratch,
         })
+    }
+
+    /// The block that the peer accesses.
+    pub(super) fn exposed_block(&self) -> Result<Block, ProgramError> {
+        self.open.as_ref().map(|open| open.block(0)).ok_or_else(malformed)
     }
 
     /// The length of a block.
@@ -182,6 +135,23 @@ impl<'a> End<'a> {
     /// An empty outbox for this plan.
     pub(super) fn outbox(&self) -> Outbox {
         Outbox::new(self.len(), self.plan.sge, self.plan.is_inline())
+    }
+
+    /// Compares the block that was read: the words at both ends, and the whole block if that is its turn, which is returned.
+    pub(super) fn compare_read(&mut self, block: &Block, round: u64, number: u64) -> bool {
+        self.verify_ends(block, number);
+        let is_whole = is_whole(round, self.len());
+        if is_whole {
+            self.verify_all(block, number);
+        }
+        is_whole
+    }
+
+    /// Posts an outbox of one work request with a completion, and waits for that.
+    #[inline]
+    pub(super) fn post_and_await(&mut self, outbox: &mut Outbox) -> Result<(), ProgramError> {
+        outbox.post(&self.resources.queue_pair, 1)?;
+        self.await_sent()
     }
 
     /// Checks the connection every so many rounds.
@@ -217,11 +187,12 @@ impl<'a> End<'a> {
             self.on_sent(completion)?;
         }
         let now_ns = SystemClock.monotonic_ns();
-        let waited_ns = now_ns.saturating_sub(*wait.began_ns.get_or_insert(now_ns));
-        wait.checks += 1;
-        if wait.checks.is_multiple_of(CHECK_EVERY) {
+        let (began_ns, checked_ns) = wait.times_ns.get_or_insert((now_ns, now_ns));
+        if now_ns.saturating_sub(*checked_ns) > CHECK_NS {
+            *checked_ns = now_ns;
             self.watch.check()?;
         }
+        let waited_ns = now_ns.saturating_sub(*began_ns);
         if waited_ns > ANSWER_NS { Err(ProgramError::NoAnswer) } else { Ok(waited_ns) }
     }
 
@@ -319,15 +290,19 @@ impl<'a> End<'a> {
     /// The same for a block that the peer writes, whose bytes may arrive in any order: waits for those between the ends.
     #[inline]
     pub(super) fn verify_written(&mut self, block: &Block, number: u64) -> Result<(), ProgramError> {
-        self.seen.verified += 1;
         if is_whole(number, block.len()) {
             let scratch = &mut self.scratch;
             let poll = || Ok(block.is_all(number, scratch).then_some(()));
-            match self.watch.spin_for(LATE_NS, poll)? {
-                Some(()) => self.seen.whole += 1,
-                None => self.seen.wrong += 1,
+            if self.watch.spin_for(LATE_NS, poll)?.is_some() {
+                self.seen.whole += 1;
+            } else if block.holds(number) {
+                self.seen.wrong += 1;
+            } else {
+                // The peer counts it as lost, and has written the next one over it.
+                return Ok(());
             }
         }
+        self.seen.verified += 1;
         Ok(())
     }
 
@@ -340,7 +315,7 @@ impl<'a> End<'a> {
             // The answer was lost.
             Some(MessageKind::Buffers) if !self.plan.program.is_reliable() => {
                 let buffers = self.buffers();
-                self.say(&buffers)?;
+                self.send_message(&buffers)?;
                 Ok(None)
             }
             _ => Err(malformed()),
@@ -377,14 +352,14 @@ impl<'a> End<'a> {
     }
 
     /// Sends a message.
-    pub(super) fn say(&mut self, message: &Message) -> Result<(), ProgramError> {
+    pub(super) fn send_message(&mut self, message: &Message) -> Result<(), ProgramError> {
         self.message.write(message);
-        self.resources.queue_pair.post_prepared(&mut self.letters, 1)?;
+        self.resources.queue_pair.post_prepared(&mut self.message_sends, 1)?;
         loop {
             let completion = await_completion(&self.resources, &mut self.watch, Queue::Sends, None)?;
-            let is_it = completion.is_some_and(|completion| completion.wr_id == MESSAGE);
+            let is_message = completion.is_some_and(|completion| completion.wr_id == MESSAGE);
             self.on_sent(completion)?;
-            if is_it {
+            if is_message {
                 return Ok(());
             }
         }
@@ -409,7 +384,7 @@ impl<'a> End<'a> {
             let pause_ns = again.map_or(left_ns, |_| left_ns.min(AGAIN_NS));
             let Some(arrival) = self.sleep(Some(pause_ns))? else {
                 if let Some(again) = again {
-                    self.say(again)?;
+                    self.send_message(again)?;
                 }
                 continue;
             };

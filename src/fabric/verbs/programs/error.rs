@@ -2,7 +2,7 @@
 
 use super::super::error::{Failure, VerbsError};
 use super::super::sys::{SysError, WorkCompletion};
-use crate::fabric::FabricError;
+use crate::fabric::{Address, FabricError};
 
 /// Why a program did not run, or not to its end.
 #[derive(Debug, thiserror::Error)]
@@ -14,6 +14,17 @@ pub enum ProgramError {
         /// What does not fit, and what to do.
         why: String,
     },
+    /// Nothing listens at the address.
+    #[error("nothing listens at {address}: start `fabricast perf ping-pong --serve --rdma ADDRESS` there")]
+    NoListener {
+        /// The address.
+        address: Address,
+    },
+    /// What is at the other end is not a program of this version.
+    #[error(
+        "the process at the other end is not a program of this version: only `fabricast perf ping-pong` and `perf blast` are"
+    )]
+    NotAProgram,
     /// The peer refused the program.
     #[error("the other process refused the program: {why}")]
     Refused {

@@ -78,7 +78,7 @@ fn next_frame(
             StreamEvent::Frame(frame) => return Ok(frame),
             StreamEvent::Nothing => await_socket(stream, PollFlags::IN, stop, deadline_ns)?,
             StreamEvent::Closed | StreamEvent::Lost => return Err(ProgramError::Gone),
-            StreamEvent::Malformed => return Err(VerbsError::NotANode.into()),
+            StreamEvent::Malformed => return Err(ProgramError::NotAProgram),
         }
     }
 }
@@ -120,7 +120,7 @@ pub(super) fn dial<'a>(
     if let Some(refusal) = Refusal::parse(&answer) {
         return Err(ProgramError::Refused { why: refusal.why() });
     }
-    let far = Ticket::parse(&answer).ok_or(VerbsError::NotANode)?;
+    let far = Ticket::parse(&answer).ok_or(ProgramError::NotAProgram)?;
     near.connect(&far, peer)?;
     say(&mut stream, READY)?;
     Ok((near.resources, Watch::new(Connection::Exchanged(stream), stop)))
@@ -142,7 +142,7 @@ pub(super) fn accept<'a>(
             return Ok(None);
         }
     };
-    let far = Ticket::parse(&next_frame(&mut stream, stop, deadline_ns)?).ok_or(VerbsError::NotANode)?;
+    let far = Ticket::parse(&next_frame(&mut stream, stop, deadline_ns)?).ok_or(ProgramError::NotAProgram)?;
     let near = Unconnected::create(&plan, local, !plan.program.client_drives(), devices);
     let near = near.and_then(|mut near| near.connect(&far, peer).map(|()| near)).inspect_err(|error| {
         let is_other =
@@ -153,7 +153,7 @@ pub(super) fn accept<'a>(
     })?;
     say(&mut stream, &near.ticket.emit())?;
     if next_frame(&mut stream, stop, deadline_ns)? != READY {
-        return Err(VerbsError::NotANode.into());
+        return Err(ProgramError::NotAProgram);
     }
     Ok(Some((plan, near.resources, Watch::new(Connection::Exchanged(stream), stop))))
 }

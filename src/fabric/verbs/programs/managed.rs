@@ -144,7 +144,7 @@ impl Dialling<'_> {
                 CmEventKind::Rejected => {
                     return Err(match Refusal::parse(&event.private_data) {
                         Some(refusal) => ProgramError::Refused { why: refusal.why() },
-                        None => VerbsError::NotANode.into(),
+                        None => ProgramError::NotAProgram,
                     });
                 }
                 CmEventKind::AddressError
@@ -182,17 +182,7 @@ pub(super) fn accept<'a>(
         let _ = id.reject(&Refusal::Resources.emit());
     });
     let (resources, channel) = accepted?;
-    let deadline_ns = SystemClock.monotonic_ns().saturating_add(limits::verbs::CONNECT_DEADLINE_NS);
-    loop {
-        match next_event(&channel, stop, deadline_ns)?.kind {
-            CmEventKind::Established => break,
-            CmEventKind::Disconnected
-            | CmEventKind::Rejected
-            | CmEventKind::ConnectError
-            | CmEventKind::Unreachable => return Err(ProgramError::Gone),
-            _ => {}
-        }
-    }
+    // Its first message shows that the peer has the acceptance, also where its last message of the connection manager is lost.
     Ok(Some((plan, resources, Watch::new(Connection::Managed { id: id.clone(), channel }, stop))))
 }
 

@@ -133,6 +133,9 @@ pub(super) fn dial<'a>(
                     return Err(ProgramError::Stopped);
                 }
             }
+            Err(ProgramError::Fabric(FabricError::NoSuchNode { address })) => {
+                return Err(ProgramError::NoListener { address });
+            }
             dialled => return dialled,
         }
     }

@@ -1,9 +1,11 @@
 //! Programs in which both ends SEND: send, uc-send and ud-send.
 
-use super::end::{End, LOST_MAX, LOST_NS, Rounds, malformed};
+use super::end::{End, malformed};
 use super::error::ProgramError;
 use super::figures::Figures;
+use super::pattern::Block;
 use super::places::Arrival;
+use super::rounds::{LOST_NS, Rounds};
 use super::wire::Message;
 use crate::clock::{Clock, SystemClock};
 
@@ -19,7 +21,6 @@ pub(super) fn drive(end: &mut End<'_>) -> Result<Figures, ProgramError> {
     ping.send(&end.near, 0, &end.resources);
     let limit_ns = (!end.plan.program.is_reliable()).then_some(LOST_NS);
     let mut rounds = Rounds::begin(&end.plan);
-    let mut lost_in_a_row = 0;
     // Posted again when the next block is on its way.
     let mut taken: Option<Arrival> = None;
     while let Some(number) = rounds.next() {
@@ -29,15 +30,9 @@ pub(super) fn drive(end: &mut End<'_>) -> Result<Figures, ProgramError> {
             end.repost(taken)?;
         }
         let Some(arrival) = await_block(end, number, rounds.deadline_ns(limit_ns))? else {
-            end.seen.lost += 1;
-            lost_in_a_row += 1;
-            if lost_in_a_row > LOST_MAX {
-                return Err(ProgramError::NoAnswer);
-            }
-            rounds.again();
+            rounds.lost(&mut end.seen)?;
             continue;
         };
-        lost_in_a_row = 0;
         rounds.done();
         if let Some(block) = end.resources.inbox.block(arrival).cloned() {
             end.verify(&block, number);
@@ -82,6 +77,9 @@ fn await_block(
 pub(super) fn answer(end: &mut End<'_>) -> Result<Message, ProgramError> {
     let mut pong = end.outbox();
     pong.send(&end.near, 0, &end.resources);
+    let (is_reliable, mut last) = (end.plan.program.is_reliable(), 0);
+    // Over an unreliable connection some blocks are lost, and none comes twice.
+    let is_next = |number: u64, last: u64| if is_reliable { number == last + 1 } else { number > last };
     loop {
         let Some(arrival) = end.receive(None)? else { continue };
         if arrival.is_message {
@@ -90,15 +88,17 @@ pub(super) fn answer(end: &mut End<'_>) -> Result<Message, ProgramError> {
             }
             continue;
         }
-        let Some((block, number)) =
-            end.resources.inbox.block(arrival).and_then(|block| Some((block.clone(), block.number()?)))
-        else {
+        let numbered =
+            |block: &Block| Some((block.clone(), block.number().filter(|number| is_next(*number, last))?));
+        let Some((block, number)) = end.resources.inbox.block(arrival).and_then(numbered) else {
             end.seen.wrong += 1;
             end.repost(arrival)?;
             continue;
         };
+        last = number;
         pong.copy(0, &block, number, &mut end.scratch);
         end.post(&mut pong)?;
+        end.check(number)?;
         // While the answer is on its way.
         end.verify(&block, number);
         end.repost(arrival)?;

@@ -1,13 +1,14 @@
 //! Programs in which one end does all the work, and the other sleeps: rdma-1, rdma-1e, rdma-2, write and read.
 
-use super::end::{End, Far, Rounds};
+use super::end::{End, Far};
 use super::error::ProgramError;
 use super::figures::Figures;
-use super::pattern::is_whole;
 use super::plan::Program;
 
 /// The number of the block that is only read.
 pub(super) const CONSTANT: u64 = 1;
+/// WRITEs between two blocks that are read back, outside the time that counts.
+const READ_BACK_EVERY: u64 = 16;
 
 /// WRITEs each block and READs it back.
 pub(super) fn write_and_read(end: &mut End<'_>, far: Far) -> Result<Figures, ProgramError> {
@@ -24,26 +25,18 @@ pub(super) fn write_and_read(end: &mut End<'_>, far: Far) -> Result<Figures, Pro
         pong.set_signaled(0, true);
     }
     let returned = end.near.block(1);
-    let mut rounds = Rounds::begin(&end.plan);
-    while let Some(number) = rounds.next() {
-        ping.fill(0, number, &mut end.scratch);
-        if is_chained {
-            ping.post(&end.resources.queue_pair, 2)?;
-        } else {
-            ping.post(&end.resources.queue_pair, 1)?;
-            end.await_sent()?;
-            pong.post(&end.resources.queue_pair, 1)?;
-        }
-        end.await_sent()?;
-        rounds.done();
-        end.verify_ends(&returned, number);
-        if is_whole(number, end.len()) {
-            end.verify_all(&returned, number);
-            rounds.again();
-        }
-        end.check(number)?;
-    }
-    Ok(rounds.durations.figures())
+    end.run_rounds(
+        |end, number| {
+            ping.fill(0, number, &mut end.scratch);
+            if is_chained {
+                ping.post(&end.resources.queue_pair, 2)?;
+                return end.await_sent();
+            }
+            end.post_and_await(&mut ping)?;
+            end.post_and_await(&mut pong)
+        },
+        |end, number| Ok(end.compare_read(&returned, number, number)),
+    )
 }
 
 /// READs the peer's block, and WRITEs it back to another place.
@@ -56,26 +49,22 @@ pub(super) fn read_and_write(end: &mut End<'_>, far: Far) -> Result<Figures, Pro
     pong.set_signaled(0, true);
     back.set_signaled(0, true);
     let (read, returned) = (end.near.block(0), end.near.block(2));
-    let mut rounds = Rounds::begin(&end.plan);
-    while let Some(number) = rounds.next() {
-        read.clear(number, &mut end.scratch);
-        ping.post(&end.resources.queue_pair, 1)?;
-        end.await_sent()?;
-        pong.fill(0, number, &mut end.scratch);
-        pong.post(&end.resources.queue_pair, 1)?;
-        end.await_sent()?;
-        rounds.done();
-        end.verify_ends(&read, CONSTANT);
-        if is_whole(number, end.len()) {
-            end.verify_all(&read, CONSTANT);
-            back.post(&end.resources.queue_pair, 1)?;
-            end.await_sent()?;
-            end.verify_all(&returned, number);
-            rounds.again();
-        }
-        end.check(number)?;
-    }
-    Ok(rounds.durations.figures())
+    end.run_rounds(
+        |end, number| {
+            read.clear(number, &mut end.scratch);
+            end.post_and_await(&mut ping)?;
+            pong.fill(0, number, &mut end.scratch);
+            end.post_and_await(&mut pong)
+        },
+        |end, number| {
+            let is_whole = end.compare_read(&read, number, CONSTANT);
+            if is_whole {
+                end.post_and_await(&mut back)?;
+                end.verify_all(&returned, number);
+            }
+            Ok(is_whole)
+        },
+    )
 }
 
 /// WRITEs blocks, each acknowledged by the peer's device.
@@ -86,28 +75,21 @@ pub(super) fn write(end: &mut End<'_>, far: Far) -> Result<Figures, ProgramError
     ping.set_signaled(0, true);
     back.set_signaled(0, true);
     let returned = end.near.block(1);
-    let mut rounds = Rounds::begin(&end.plan);
-    while let Some(number) = rounds.next() {
-        ping.fill(0, number, &mut end.scratch);
-        ping.post(&end.resources.queue_pair, 1)?;
-        end.await_sent()?;
-        rounds.done();
-        if number.is_multiple_of(READ_BACK_EVERY) {
-            back.post(&end.resources.queue_pair, 1)?;
-            end.await_sent()?;
-            end.verify_ends(&returned, number);
-            if is_whole(number, end.len()) {
-                end.verify_all(&returned, number);
+    end.run_rounds(
+        |end, number| {
+            ping.fill(0, number, &mut end.scratch);
+            end.post_and_await(&mut ping)
+        },
+        |end, number| {
+            let is_read_back = number.is_multiple_of(READ_BACK_EVERY);
+            if is_read_back {
+                end.post_and_await(&mut back)?;
+                end.compare_read(&returned, number, number);
             }
-            rounds.again();
-        }
-        end.check(number)?;
-    }
-    Ok(rounds.durations.figures())
+            Ok(is_read_back)
+        },
+    )
 }
-
-/// WRITEs between two blocks that are read back, outside the time that counts.
-const READ_BACK_EVERY: u64 = 16;
 
 /// READs blocks.
 pub(super) fn read(end: &mut End<'_>, far: Far) -> Result<Figures, ProgramError> {
@@ -115,18 +97,11 @@ pub(super) fn read(end: &mut End<'_>, far: Far) -> Result<Figures, ProgramError>
     ping.read(&end.near, 0, far.block(0));
     ping.set_signaled(0, true);
     let read = end.near.block(0);
-    let mut rounds = Rounds::begin(&end.plan);
-    while let Some(number) = rounds.next() {
-        read.clear(number, &mut end.scratch);
-        ping.post(&end.resources.queue_pair, 1)?;
-        end.await_sent()?;
-        rounds.done();
-        end.verify_ends(&read, CONSTANT);
-        if is_whole(number, end.len()) {
-            end.verify_all(&read, CONSTANT);
-            rounds.again();
-        }
-        end.check(number)?;
-    }
-    Ok(rounds.durations.figures())
+    end.run_rounds(
+        |end, number| {
+            read.clear(number, &mut end.scratch);
+            end.post_and_await(&mut ping)
+        },
+        |end, number| Ok(end.compare_read(&read, number, CONSTANT)),
+    )
 }

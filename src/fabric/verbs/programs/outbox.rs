@@ -50,7 +50,7 @@ impl Outbox {
             Local::Registered { region: near.region.clone(), offset: near.offset(index), len }
         };
         let block = near.block(index);
-        // What is between the ends of a block is there before the first whole one.
+        // The whole block once: until the next whole one only its ends change.
         block.fill_whole(0, &mut Vec::new());
         self.sends.push(BLOCK, verb, &local, self.sge);
         pattern::write_whole(self.sends.inline_words(self.blocks.len()), 0);

@@ -28,7 +28,7 @@ pub enum Program {
     Read,
     /// Both ends SEND blocks over an unreliable connection.
     UcSend,
-    /// Like the third, over an unreliable connection.
+    /// Like rdma-3, over an unreliable connection.
     UcWrite,
     /// Both ends SEND datagrams.
     UdSend,
@@ -78,7 +78,7 @@ impl Program {
     }
 
     /// Whether its queue pairs are reliable.
-    pub(super) fn is_reliable(self) -> bool {
+    pub fn is_reliable(self) -> bool {
         self.kind() == QueuePairKind::Rc
     }
 
@@ -161,7 +161,7 @@ pub struct ProgramPlan {
 
 /// The longest run, nanoseconds: also of one that ends after a number of iterations.
 const RUN_NS_MAX: u64 = 3_600_000_000_000;
-/// How long a blast may compare whole rings, which is not timed, beside its run.
+/// How long the last part of a blast may take, and the comparison of the whole ring behind it.
 const COMPARE_NS: u64 = 60_000_000_000;
 /// Most bytes of all blocks of an end.
 const MEMORY_MAX: u64 = 1 << 30;
@@ -196,6 +196,11 @@ impl ProgramPlan {
         }
     }
 
+    /// The most work requests of which one may have a completion.
+    pub fn signal_every_max(&self) -> u32 {
+        self.ring().saturating_add(1).saturating_sub(self.chain).max(1)
+    }
+
     /// Whether the block of a work request is copied into it.
     pub(super) fn is_inline(&self) -> bool {
         self.program.has_inline() && self.size <= self.inline
@@ -208,8 +213,19 @@ impl ProgramPlan {
 
     /// After which time the other end, if it sleeps, gives up.
     pub(super) fn longest_ns(&self) -> u64 {
-        let compare_ns = if self.program.is_blast() { COMPARE_NS } else { 0 };
-        self.timed_ns().saturating_add(compare_ns).saturating_add(ANSWER_NS)
+        // A blast begins no part later than that, and has a last one.
+        let run_ns = if self.program.is_blast() { self.blast_ns() + COMPARE_NS } else { self.timed_ns() };
+        run_ns + ANSWER_NS
+    }
+
+    /// How long a blast goes on with its parts, and what it does between them.
+    pub(super) fn blast_ns(&self) -> u64 {
+        2 * self.timed_ns()
+    }
+
+    /// Work requests in flight at most, of which a blast posts whole chains.
+    pub(super) fn ring(&self) -> u32 {
+        self.depth / self.chain.max(1) * self.chain
     }
 
     /// Receives that are posted.
@@ -234,11 +250,14 @@ impl ProgramPlan {
             format!("--depth {depth} is not from 1 to {DEPTH_MAX}")
         } else if !(1..=SGE_MAX.min(size)).contains(&sge) {
             format!("--sge {sge} is not from 1 to {}", SGE_MAX.min(size))
-        } else if signal_every == 0 || chain == 0 || chain.saturating_add(signal_every) > depth + 1 {
+        } else if signal_every == 0 || chain == 0 {
+            format!("--signal-every {signal_every} and --chain {chain} are at least 1")
+        } else if u64::from(chain) + u64::from(signal_every) > u64::from(self.ring()) + 1 {
+            // Whole chains, so that a chain finds room before the ones ahead of it have a completion.
+            let least = (u64::from(chain) + u64::from(signal_every) - 1).next_multiple_of(u64::from(chain));
             format!(
                 "with --depth {depth}, --chain {chain} and --signal-every {signal_every} leave work requests without a completion: \
-                 use a --depth of at least {}",
-                u64::from(chain) + u64::from(signal_every) - 1
+                 use a --depth of at least {least}"
             )
         } else if u64::from(size).saturating_mul(blocks) > MEMORY_MAX {
             format!("{blocks} blocks of {size} bytes are more than 1 GiB: use a smaller --depth or --size")
@@ -261,6 +280,32 @@ mod tests {
         assert_eq!((Program::of_number(0), Program::of_number(15)), (None, None));
     }
 
+    /// Posts chains as a blast does: no plan that is accepted leaves it without a completion to wait for.
+    #[test]
+    fn accepted_blasts_always_have_a_completion_to_wait_for() {
+        let plan = ProgramPlan::new(Program::BlastWrite, 64);
+        for (depth, chain, signal_every) in (1..40)
+            .flat_map(|depth| (1..41).flat_map(move |chain| (1..41).map(move |every| (depth, chain, every))))
+        {
+            let plan = ProgramPlan { depth, chain, signal_every, ..plan };
+            if plan.check().is_err() {
+                continue;
+            }
+            let (mut posted, mut completed, mut signaled) = (0, 0, std::collections::VecDeque::new());
+            for _ in 0..100 {
+                while posted - completed + chain > plan.ring() {
+                    completed = signaled.pop_front().unwrap_or_else(|| panic!("{plan:?}"));
+                }
+                for _ in 0..chain {
+                    posted += 1;
+                    if posted % signal_every == 0 {
+                        signaled.push_back(posted);
+                    }
+                }
+            }
+        }
+    }
+
     #[test]
     fn contradictions_are_refused() {
         let plan = ProgramPlan::new(Program::BlastWrite, 64);
@@ -268,7 +313,9 @@ mod tests {
             ProgramPlan { size: 7, ..plan },
             ProgramPlan { time_ns: RUN_NS_MAX + 1, ..plan },
             ProgramPlan { depth: 0, ..plan },
-            ProgramPlan { depth: 30, ..plan },
+            ProgramPlan { depth: 31, ..plan },
+            // A ring of one chain of 100, of which 96 have a completion.
+            ProgramPlan { chain: 100, ..plan },
             ProgramPlan { sge: 33, ..plan },
             ProgramPlan { sge: 0, ..plan },
             ProgramPlan { chain: u32::MAX, ..plan },
@@ -278,7 +325,7 @@ mod tests {
         for plan in wrong {
             assert!(matches!(plan.check(), Err(ProgramError::Unfit { .. })), "{plan:?}");
         }
-        assert!(ProgramPlan { depth: 31, ..plan }.check().is_ok());
+        assert!(ProgramPlan { depth: 32, ..plan }.check().is_ok());
         // However few work requests are in flight, there are receives for all that may come.
         let plan = ProgramPlan { depth: 1, signal_every: 1, ..ProgramPlan::new(Program::Send, 1 << 30) };
         assert!(matches!(plan.check(), Err(ProgramError::Unfit { .. })));

@@ -59,8 +59,18 @@ impl Resources {
         // A message behind each block doubles what is in flight between two completions.
         let behind = if program == Program::WriteAck { 2 * signal_every } else { 0 };
         let (sends_max, receives_max) = (depth + signal_every + behind + EXTRA_SENDS, plan.receives());
-        let sends = CompletionQueue::create(context, sends_max, Some(&channel))?;
-        let receives = CompletionQueue::create(context, receives_max, Some(&channel))?;
+        let refused = |error: SysError| {
+            if !error.is_invalid() && !error.is_out_of_memory() {
+                return ProgramError::from(error);
+            }
+            ProgramError::unfit(format!(
+                "the RDMA device makes no queue pair with --depth {depth}, --signal-every {signal_every}, --sge {sge} and \
+                 --inline {inline} ({}): use smaller numbers",
+                error.reason
+            ))
+        };
+        let sends = CompletionQueue::create(context, sends_max, Some(&channel)).map_err(refused)?;
+        let receives = CompletionQueue::create(context, receives_max, Some(&channel)).map_err(refused)?;
         let queue_pair_plan = QueuePairPlan {
             kind: program.kind(),
             send_queue: &sends,
@@ -70,13 +80,7 @@ impl Resources {
             sge_max: sge,
             inline_len_max: if plan.is_inline() { inline } else { 0 },
         };
-        let queue_pair = make(&domain, &queue_pair_plan).map_err(|error| {
-            let sentence = format!(
-                "the RDMA device makes no queue pair with --depth {depth}, --sge {sge} and --inline {inline} ({}): use smaller numbers",
-                error.reason
-            );
-            if error.is_invalid() || error.is_out_of_memory() { ProgramError::unfit(sentence) } else { error.into() }
-        })?;
+        let queue_pair = make(&domain, &queue_pair_plan).map_err(refused)?;
         let len = if program.sends_blocks() { size as usize } else { 0 };
         let inbox = Inbox::new(&domain, program.kind(), (receives_max as usize, len), sge)?;
         let events = plan.events;

@@ -74,7 +74,7 @@ pub(super) fn drive(
 ) -> Result<ProgramReport, ProgramError> {
     let mut end = prepare(plan, resources, watch, plan.program.client_drives())?;
     let buffers = end.buffers();
-    end.say(&buffers)?;
+    end.send_message(&buffers)?;
     let far = end.await_message(MessageKind::Buffers, Some(&buffers), ANSWER_NS)?;
     let (mine, theirs, figures) = run(&mut end, &far)?;
     Ok(ProgramReport { figures, client: mine, agent: theirs })
@@ -88,8 +88,9 @@ pub(super) fn serve(
 ) -> Result<ProgramReport, ProgramError> {
     let mut end = prepare(plan, resources, watch, !plan.program.client_drives())?;
     let far = end.await_message(MessageKind::Buffers, None, ANSWER_NS)?;
+    end.watch.confirm();
     let buffers = end.buffers();
-    end.say(&buffers)?;
+    end.send_message(&buffers)?;
     let (mine, theirs, figures) = run(&mut end, &far)?;
     end.watch.await_end(LEAVE_NS)?;
     Ok(ProgramReport { figures, client: theirs, agent: mine })
@@ -104,34 +105,40 @@ fn run(end: &mut End<'_>, far: &Message) -> Result<(EndReport, EndReport, Figure
         let figures = work(end, far)?;
         let mine = EndReport::new(end, meter.stop());
         let message = mine.message(figures);
-        end.say(&message)?;
+        end.send_message(&message)?;
         let theirs = end.await_message(MessageKind::End, Some(&message), ANSWER_NS)?;
         return Ok((mine, EndReport::of(&theirs), figures));
     }
-    let (theirs, meter) = attend(end, far)?;
+    end.watch.end_at(SystemClock.monotonic_ns().saturating_add(end.plan.longest_ns()));
+    let (theirs, meter) = answer(end, far)?;
+    end.watch.end_at(u64::MAX);
     check_end(end, theirs.figures.iterations);
     let mine = EndReport::new(end, meter);
     let message = mine.message(theirs.figures);
-    match end.say(&message) {
-        // A peer that has the message may leave before its device's acknowledgement is here.
-        Ok(()) | Err(ProgramError::Gone) => {}
-        Err(error) => return Err(error),
-    }
+    report(end, &message)?;
     if !end.plan.program.is_reliable() {
         // Until the peer has it, and leaves: it repeats its own as long as it does not.
         let deadline_ns = SystemClock.monotonic_ns().saturating_add(ANSWER_NS);
         while SystemClock.monotonic_ns() < deadline_ns
             && end.await_message(MessageKind::End, None, LEAVE_NS).is_ok()
         {
-            end.say(&message)?;
+            report(end, &message)?;
         }
     }
     Ok((mine, EndReport::of(&theirs), theirs.figures))
 }
 
+/// Sends the last message. A peer that has it may leave before its device's acknowledgement is here.
+fn report(end: &mut End<'_>, message: &Message) -> Result<(), ProgramError> {
+    match end.send_message(message) {
+        Ok(()) | Err(ProgramError::Gone) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
 /// The blocks of an end's own, and those that its peer accesses.
 fn counts(plan: &ProgramPlan, drives: bool) -> (usize, usize) {
-    let ring = blast::ring(plan);
+    let ring = plan.ring() as usize;
     match (plan.program, drives) {
         (Program::Rdma1 | Program::Rdma2 | Program::Write, true) => (2, 0),
         (Program::Rdma1e, true) => (3, 0),
@@ -190,7 +197,7 @@ pub(super) fn work(end: &mut End<'_>, far: Far) -> Result<Figures, ProgramError>
 }
 
 /// The part of the other end. Returns the message that ends it.
-fn attend(end: &mut End<'_>, far: Far) -> Result<(Message, Meter), ProgramError> {
+fn answer(end: &mut End<'_>, far: Far) -> Result<(Message, Meter), ProgramError> {
     let meter = Meter::start();
     let message = match end.plan.program {
         Program::Rdma3 | Program::UcWrite => token::answer(end, far),

@@ -113,7 +113,7 @@ fn blocks_that_are_too_few_end_the_program() {
         dial(address, &plan(Program::Rdma3), |end| {
             let mut buffers = end.buffers();
             buffers.len = 63;
-            end.say(&buffers).unwrap();
+            end.send_message(&buffers).unwrap();
         });
     });
     assert!(is_malformed(&outcome), "{outcome:?}");
@@ -127,10 +127,10 @@ fn message_out_of_turn_ends_the_program() {
             dial(address, &plan(Program::Rdma1), |end| {
                 let buffers = end.buffers();
                 if twice {
-                    end.say(&buffers).unwrap();
+                    end.send_message(&buffers).unwrap();
                 }
                 let end_message = Message { what: super::wire::MessageKind::End, ..buffers };
-                end.say(if twice { &buffers } else { &end_message }).unwrap();
+                end.send_message(if twice { &buffers } else { &end_message }).unwrap();
             });
         });
         assert!(is_malformed(&outcome), "{outcome:?}");
@@ -145,12 +145,12 @@ fn end_with_extreme_numbers_is_an_end() {
     let outcome = serve(19_313, |address| {
         dial(address, &plan(Program::Rdma1), |end| {
             let buffers = end.buffers();
-            end.say(&buffers).unwrap();
+            end.send_message(&buffers).unwrap();
             let figures = Figures { iterations: 0, total_ns: max, p50_ns: max, ..Figures::default() };
             let what = super::wire::MessageKind::End;
             let last =
                 Message { what, verified: max, wrong: max, lost: max, wall_ns: max, figures, ..buffers };
-            end.say(&last).unwrap();
+            end.send_message(&last).unwrap();
         });
     });
     let report = outcome.unwrap().unwrap();
@@ -167,7 +167,7 @@ fn key_that_opens_nothing_is_reported_by_the_device() {
             dial(address, &plan(program), |end| {
                 let mut buffers = end.buffers();
                 buffers.key ^= 0xff;
-                end.say(&buffers).unwrap();
+                end.send_message(&buffers).unwrap();
                 let far = end.await_message(super::wire::MessageKind::Buffers, None, 10_000_000_000).unwrap();
                 let far = end.far(&far, 1).unwrap();
                 // As far as the agent answers. What it does then fails.
@@ -186,4 +186,55 @@ fn mute_peer_is_given_up() {
         dial(address, &plan(Program::Send), |_| {});
     });
     assert!(matches!(outcome, Err(ProgramError::NoAnswer)), "{outcome:?}");
+}
+
+/// A block with one wrong byte, at an end or between the ends, is counted by the end that answers.
+#[test]
+#[ignore = "needs an RDMA device: tools/soft-roce run"]
+fn wrong_bytes_are_counted() {
+    // Blocks up to the first one that is compared whole.
+    const LAST: u64 = 128;
+    for (program, port) in [(Program::Send, 19_318), (Program::WriteAck, 19_319)] {
+        let outcome = serve(port, |address| {
+            dial(address, &plan(program), |end| {
+                let buffers = end.buffers();
+                end.send_message(&buffers).unwrap();
+                let kind = super::wire::MessageKind::Buffers;
+                let far = end.await_message(kind, None, 10_000_000_000).unwrap();
+                let mut ping = end.outbox();
+                if program == Program::Send {
+                    ping.send(&end.near, 0, &end.resources);
+                } else {
+                    ping.write(&end.near, 0, end.far(&far, 1).unwrap().block(0));
+                    ping.token(&end.near);
+                }
+                let count = if program == Program::Send { 1 } else { 2 };
+                let region = std::sync::Arc::clone(&end.near.region);
+                let mut flip = |end: &mut End<'_>, number: u64, offset: usize| {
+                    ping.fill(0, number, &mut end.scratch);
+                    if offset > 0 {
+                        let memory = region.region();
+                        memory.store(offset, memory.load(offset) ^ (1 << 17));
+                    }
+                    end.post_last(&mut ping, count).unwrap();
+                    // A message has no answer if its block is wrong.
+                    if program == Program::WriteAck || offset == 0 || number == LAST {
+                        let arrival = end.receive(None).unwrap().unwrap();
+                        end.repost(arrival).unwrap();
+                    }
+                };
+                for number in 1..LAST {
+                    flip(end, number, 0);
+                }
+                // In the middle, which only a whole comparison finds, and then in the last word.
+                flip(end, LAST, 32);
+                flip(end, LAST + 1, 56);
+                let end_message = Message { what: super::wire::MessageKind::End, ..buffers };
+                end.send_message(&end_message).unwrap();
+            });
+        });
+        let report = outcome.unwrap().unwrap();
+        let found = (report.agent.wrong, report.agent.verified, report.agent.whole);
+        assert_eq!(found, (2, LAST, 0), "{program:?}");
+    }
 }

@@ -1,37 +1,25 @@
 //! Programs in which both ends WRITE and poll their memory, so that a block is its own message: rdma-3 and uc-write.
 
-use super::end::{End, Far, LOST_MAX, LOST_NS, POLLS, Rounds, Wait};
+use super::end::{End, Far, POLLS, Wait};
 use super::error::ProgramError;
 use super::figures::Figures;
-use super::pattern::Block;
+use super::rounds::{LOST_NS, Rounds};
 use super::wire::Message;
-
-/// The block that the peer writes.
-fn written(end: &End<'_>) -> Result<Block, ProgramError> {
-    end.open.as_ref().map(|open| open.block(0)).ok_or_else(super::end::malformed)
-}
 
 /// WRITEs each block and waits for the peer's.
 pub(super) fn drive(end: &mut End<'_>, far: Far) -> Result<Figures, ProgramError> {
     let mut ping = end.outbox();
     ping.write(&end.near, 0, far.block(0));
-    let pong = written(end)?;
+    let pong = end.exposed_block()?;
     let limit_ns = (!end.plan.program.is_reliable()).then_some(LOST_NS);
     let mut rounds = Rounds::begin(&end.plan);
-    let mut lost_in_a_row = 0;
     while let Some(number) = rounds.next() {
         ping.fill(0, number, &mut end.scratch);
         end.post(&mut ping)?;
         if end.await_memory(limit_ns, || pong.holds(number).then_some(()))?.is_none() {
-            end.seen.lost += 1;
-            lost_in_a_row += 1;
-            if lost_in_a_row > LOST_MAX {
-                return Err(ProgramError::NoAnswer);
-            }
-            rounds.again();
+            rounds.lost(&mut end.seen)?;
             continue;
         }
-        lost_in_a_row = 0;
         end.verify_written(&pong, number)?;
         rounds.done();
         end.check(number)?;
@@ -43,7 +31,7 @@ pub(super) fn drive(end: &mut End<'_>, far: Far) -> Result<Figures, ProgramError
 pub(super) fn answer(end: &mut End<'_>, far: Far) -> Result<Message, ProgramError> {
     let mut pong = end.outbox();
     pong.write(&end.near, 0, far.block(0));
-    let (ping, is_reliable) = (written(end)?, end.plan.program.is_reliable());
+    let (ping, is_reliable) = (end.exposed_block()?, end.plan.program.is_reliable());
     let (mut last, mut wait) = (0, Wait::default());
     loop {
         // Of a reliable connection the next number is known, which is quicker to compare with.
@@ -64,5 +52,6 @@ pub(super) fn answer(end: &mut End<'_>, far: Far) -> Result<Message, ProgramErro
         end.verify_written(&ping, number)?;
         pong.copy(0, &ping, number, &mut end.scratch);
         end.post(&mut pong)?;
+        end.check(number)?;
     }
 }

@@ -1,4 +1,4 @@
-//! What a wait is watched for: whether the connection stands, the caller wants the run to stop, or the peer takes too long.
+//! Ends a wait when the connection ends, the caller stops the run, or the peer takes too long.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -46,7 +46,11 @@ impl Connection {
                 while let Some(event) = channel.next()? {
                     let is_end = matches!(
                         event.kind,
-                        CmEventKind::Disconnected | CmEventKind::Rejected | CmEventKind::DeviceRemoval
+                        CmEventKind::Disconnected
+                            | CmEventKind::Rejected
+                            | CmEventKind::ConnectError
+                            | CmEventKind::Unreachable
+                            | CmEventKind::DeviceRemoval
                     );
                     if is_end {
                         return Ok(true);
@@ -56,10 +60,21 @@ impl Connection {
             }
             Self::Exchanged(stream) => Ok(match stream.receive() {
                 StreamEvent::Nothing => false,
-                // The last frame of the exchange.
-                StreamEvent::Frame(_) => false,
+                // After the exchange there is none.
+                StreamEvent::Frame(_) => true,
                 StreamEvent::Closed | StreamEvent::Lost | StreamEvent::Malformed => true,
             }),
+        }
+    }
+}
+
+impl Connection {
+    /// The peer has sent something, so that the connection stands.
+    fn confirm(&self) {
+        if let Self::Managed { id, .. } = self
+            && let Err(error) = id.establish()
+        {
+            tracing::trace!(target: "fabricast", %error, "the event has confirmed it already");
         }
     }
 }
@@ -81,11 +96,23 @@ pub(super) struct Watch<'a> {
     connection: Connection,
     stop: BorrowedFd<'a>,
     is_over: bool,
+    /// When all waits end.
+    deadline_ns: u64,
 }
 
 impl<'a> Watch<'a> {
     pub(super) fn new(connection: Connection, stop: BorrowedFd<'a>) -> Self {
-        Self { connection, stop, is_over: false }
+        Self { connection, stop, is_over: false, deadline_ns: u64::MAX }
+    }
+
+    /// The peer has sent something: the connection stands, even if the peer's last message of the connection manager was lost.
+    pub(super) fn confirm(&self) {
+        self.connection.confirm();
+    }
+
+    /// Fails checks and waits from this moment on.
+    pub(super) fn end_at(&mut self, deadline_ns: u64) {
+        self.deadline_ns = deadline_ns;
     }
 
     /// Polls without pause until there is something.
@@ -177,13 +204,11 @@ impl<'a> Watch<'a> {
         if stops {
             return Err(ProgramError::Stopped);
         }
-        if connection_is_ready && self.connection.is_over()? {
-            if channel.is_none() {
-                return Err(ProgramError::Gone);
-            }
-            self.is_over = true;
+        if SystemClock.monotonic_ns() >= self.deadline_ns {
+            return Err(ProgramError::NoAnswer);
         }
-        Ok(())
+        self.is_over |= connection_is_ready && self.connection.is_over()?;
+        if self.is_over && channel.is_none() { Err(ProgramError::Gone) } else { Ok(()) }
     }
 
     /// Waits until the peer has closed the connection, for up to this time.
@@ -191,7 +216,7 @@ impl<'a> Watch<'a> {
         let deadline_ns = SystemClock.monotonic_ns().saturating_add(limit_ns);
         loop {
             let left_ns = deadline_ns.saturating_sub(SystemClock.monotonic_ns());
-            if left_ns == 0 {
+            if left_ns == 0 || self.is_over {
                 return Ok(());
             }
             match self.poll(None, Some(left_ns)) {

@@ -90,7 +90,9 @@ pub(super) fn show_payload(data: &Data) -> Vec<Block> {
 
 pub(super) fn measure_subscribers(lab: &mut Lab) -> Outcome<()> {
     let seconds = lab.seconds(0.5);
-    lab.data.processors = "the publisher on the first processor, its subscribers on the others; whether they share a cache was not probed".to_owned();
+    lab.data.processors =
+        "the publisher on the first processor, its subscribers on the others; not probed for a common cache"
+            .to_owned();
     let most = if lab.is_quick { "1" } else { "256" };
     table(lab, "subscribers", &["--for", &seconds, "--most", most])
 }

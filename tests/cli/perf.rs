@@ -471,7 +471,7 @@ fn busy(place: &Place, subscribers: u32) -> Running {
 fn ended_quietly(running: Running, signal: Signal) {
     running.signal(signal);
     let ended = running.end();
-    assert_eq!((ended.code, ended.out.as_str(), ended.error.as_str()), (Some(0), "", ""));
+    assert_eq!((ended.code, ended.out.as_str(), ended.error.as_str()), (Some(130), "", ""));
 }
 
 /// The processes that this one has started, so many.

@@ -302,7 +302,7 @@ pub(crate) mod machine {
             let client = place.start(&["perf", verb, "--mode", mode, "--for", "60", "--cpus", "any"]);
             wait_until("the run", || runs(client.process()));
             client.signal(Signal::INT);
-            client.end().assert_nothing(0);
+            client.end().assert_nothing(130);
         }
     }
 }

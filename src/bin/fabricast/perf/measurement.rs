@@ -71,7 +71,7 @@ impl<'a> Measurement<'a> {
         for (index, size) in sizes.into_iter().enumerate() {
             let lines = measure(size, &format!("perf-{}-{index}", std::process::id()))?;
             if self.interrupt.came() {
-                return Ok(Exit::Done);
+                return Ok(Exit::Interrupted);
             }
             if let Some(heading) = heading.take() {
                 writeln!(std::io::stdout(), "{heading}")?;

@@ -136,7 +136,7 @@ impl AnswerWait {
     #[cold]
     pub(super) fn wait(&mut self, interrupt: &Interrupt) -> Result<(), Trouble> {
         if interrupt.came() {
-            return Err(Quiet(Exit::Done).into());
+            return Err(Quiet(Exit::Interrupted).into());
         }
         if self.began.get_or_insert_with(now).elapsed() > ANSWER_TIMEOUT {
             return Err("the answering process has stopped answering".into());

@@ -101,7 +101,7 @@ impl Process {
                 break status;
             }
             if interrupt.pause(LOOK_AGAIN) {
-                return Err(Quiet(Exit::Done).into());
+                return Err(Quiet(Exit::Interrupted).into());
             }
             if deadline.is_over() {
                 return Err(format!("the {} process does not end: end it", self.what).into());
@@ -124,7 +124,15 @@ impl Process {
             let sentence = format!("the {} process was ended by signal {signal}", self.what);
             return Some(Failure::new(Exit::Gone, sentence).into());
         }
-        let known = [Exit::Usage, Exit::Unreachable, Exit::Refused, Exit::Hung, Exit::Gone, Exit::Local];
+        let known = [
+            Exit::Usage,
+            Exit::Unreachable,
+            Exit::Refused,
+            Exit::Hung,
+            Exit::Gone,
+            Exit::Local,
+            Exit::Interrupted,
+        ];
         let exit = known.into_iter().find(|exit| Some(i32::from(exit.code())) == status.code());
         (!status.success()).then(|| Quiet(exit.unwrap_or(Exit::No)).into())
     }

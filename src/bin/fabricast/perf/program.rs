@@ -15,7 +15,7 @@ use super::arguments::{Arguments, FabricName, Mode};
 use super::process::{Process, command, inherited};
 use super::program_line::{ProgramLine, Subject};
 use super::program_options::ProgramMode;
-use super::trouble::Trouble;
+use super::trouble::{Quiet, Trouble};
 
 /// Where a process listens that a user has started, unless an argument says so.
 const ANYWHERE: &str = "rdma://0.0.0.0";
@@ -72,7 +72,12 @@ pub(super) fn measure(arguments: &Arguments, setting: &Setting) -> Result<Exit, 
             let mut command = command(setting, arguments.mode)?;
             command.args(["--serve", "--answer", "--cpus", &cpus.to_string()]);
             let mut process = Process::start("answering", command, File::open("/dev/null")?.into())?;
-            let address = process.line()?.parse()?;
+            // Ctrl-C in a terminal ends both.
+            let line = process.line().map_err(|trouble| match interrupt.came() {
+                true => Quiet(Exit::Interrupted).into(),
+                false => trouble,
+            });
+            let address = line?.parse()?;
             started = Some(process);
             address
         }
@@ -83,7 +88,7 @@ pub(super) fn measure(arguments: &Arguments, setting: &Setting) -> Result<Exit, 
     for size in &arguments.size {
         let line = match one(arguments, setting, (mode, *size), (&address, stop)) {
             Ok(line) => line,
-            Err(ProgramError::Stopped) => return Ok(Exit::Done),
+            Err(ProgramError::Stopped) => return Ok(Exit::Interrupted),
             Err(error) => {
                 let failure = failure(error).at(&address);
                 return Err(match &mut started {
@@ -166,7 +171,9 @@ fn failure(error: ProgramError) -> Failure {
     match error {
         ProgramError::Fabric(error) => error.into(),
         ProgramError::Unfit { .. } => Failure::usage(error),
-        ProgramError::NoListener { .. } | ProgramError::NotAProgram => Failure::of(Exit::Unreachable, &error),
+        ProgramError::NoListener { .. } | ProgramError::Unanswered { .. } | ProgramError::NotAProgram => {
+            Failure::of(Exit::Unreachable, &error)
+        }
         ProgramError::Refused { .. } => Failure::of(Exit::Refused, &error),
         ProgramError::NoAnswer => Failure::of(Exit::Hung, &error),
         _ => Failure::of(Exit::Gone, &error),

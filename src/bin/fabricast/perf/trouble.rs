@@ -31,5 +31,5 @@ pub(super) fn told(trouble: Trouble) -> Result<Exit, Failure> {
 
 /// Waits for `duration`; fails when interrupted.
 pub(super) fn wait(interrupt: &Interrupt, duration: Duration) -> Result<(), Trouble> {
-    if interrupt.pause(duration) { Err(Quiet(Exit::Done).into()) } else { Ok(()) }
+    if interrupt.pause(duration) { Err(Quiet(Exit::Interrupted).into()) } else { Ok(()) }
 }

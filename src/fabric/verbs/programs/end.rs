@@ -1,5 +1,6 @@
 //! One end of a program while it runs: its queue pair, what it waits for, and the messages before and after the blocks.
 
+use super::super::error::VerbsError;
 use super::super::sys::{CompletionQueue, Local, PreparedSends, Remote, Status, Verb, WorkCompletion};
 use super::error::ProgramError;
 use super::meter::Meter;
@@ -11,6 +12,7 @@ use super::resources::Resources;
 use super::watch::{ANSWER_NS, Watch};
 use super::wire::{MESSAGE_LEN, Message, MessageKind};
 use crate::clock::{Clock, SystemClock};
+use crate::fabric::FabricError;
 use crate::memory::WORD;
 
 /// The number of the completions of messages.
@@ -23,6 +25,8 @@ pub(super) const CHECK_NS: u64 = 10_000_000;
 pub(super) const POLLS: u32 = 512;
 /// How long an idle end sleeps before it checks whether the peer's host answers.
 const PROBE_NS: u64 = 20_000_000_000;
+/// How long the connection of a process that was killed may stand after its memory is closed.
+const CLOSING_NS: u64 = 1_000_000_000;
 /// How long the bytes between the ends of a block may arrive after these.
 const LATE_NS: u64 = 1_000_000_000;
 /// After which time a message without an answer is sent again over an unreliable connection.
@@ -228,13 +232,24 @@ impl<'a> End<'a> {
     #[inline]
     fn on_sent(&mut self, completion: Option<WorkCompletion>) -> Result<(), ProgramError> {
         match completion {
-            Some(completion) if completion.status != Status::Success => Err(ProgramError::of(&completion)),
+            Some(completion) if completion.status != Status::Success => Err(self.failure(&completion)),
             Some(completion) if completion.wr_id != MESSAGE => {
                 self.signaled = self.signaled.saturating_sub(1);
                 Ok(())
             }
             _ => Ok(()),
         }
+    }
+
+    /// The failure that this completion reports. The memory of a process that was killed is closed before its connection.
+    #[cold]
+    fn failure(&mut self, completion: &WorkCompletion) -> ProgramError {
+        let error = ProgramError::of(completion);
+        let is_refusal = matches!(error, ProgramError::Fabric(FabricError::Verbs(VerbsError::RemoteAccess)));
+        if is_refusal && self.watch.await_end(CLOSING_NS).is_ok() && self.watch.is_over() {
+            return ProgramError::Gone;
+        }
+        error
     }
 
     /// What has arrived by this completion.
@@ -477,7 +492,7 @@ impl<'a> End<'a> {
 
 /// The error of a peer that does not keep to the program.
 pub(super) fn malformed() -> ProgramError {
-    super::super::error::VerbsError::Malformed { why: "it does not belong to this program" }.into()
+    VerbsError::Malformed { why: "it does not belong to this program" }.into()
 }
 
 /// A completion queue.

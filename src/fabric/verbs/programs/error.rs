@@ -20,6 +20,15 @@ pub enum ProgramError {
         /// The address.
         address: Address,
     },
+    /// The process at the address does not answer.
+    #[error(
+        "{address} does not answer: it may be serving another client, one at a time, so use a longer --wait; or its host is \
+         down, or a firewall drops the traffic"
+    )]
+    Unanswered {
+        /// The address.
+        address: Address,
+    },
     /// What is at the other end is not a program of this version.
     #[error(
         "the process at the other end is not a program of this version: only `fabricast perf ping-pong` and `perf blast` are"

@@ -177,9 +177,9 @@ pub(super) fn accept<'a>(
             return Ok(None);
         }
     };
-    let accepted = answer(&plan, &request, id, devices).inspect_err(|_| {
-        // It fails if the peer is gone already.
-        let _ = id.reject(&Refusal::Resources.emit());
+    let accepted = answer(&plan, &request, id, devices).map_err(|error| {
+        // There is nothing to reject where the peer has given up, which also is why there is no queue pair.
+        if id.reject(&Refusal::Resources.emit()).is_ok() { error } else { ProgramError::Gone }
     });
     let (resources, channel) = accepted?;
     // Its first message shows that the peer has the acceptance, also where its last message of the connection manager is lost.

@@ -136,6 +136,9 @@ pub(super) fn dial<'a>(
             Err(ProgramError::Fabric(FabricError::NoSuchNode { address })) => {
                 return Err(ProgramError::NoListener { address });
             }
+            Err(ProgramError::Fabric(FabricError::NoAnswer { address })) => {
+                return Err(ProgramError::Unanswered { address });
+            }
             dialled => return dialled,
         }
     }

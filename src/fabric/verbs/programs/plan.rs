@@ -260,7 +260,8 @@ impl ProgramPlan {
                  use a --depth of at least {least}"
             )
         } else if u64::from(size).saturating_mul(blocks) > MEMORY_MAX {
-            format!("{blocks} blocks of {size} bytes are more than 1 GiB: use a smaller --depth or --size")
+            let advice = if depth > RECEIVES { "--depth or --size" } else { "--size" };
+            format!("{blocks} blocks of {size} bytes are more than 1 GiB: use a smaller {advice}")
         } else {
             return Ok(());
         }))

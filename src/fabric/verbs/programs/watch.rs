@@ -211,6 +211,11 @@ impl<'a> Watch<'a> {
         if self.is_over && channel.is_none() { Err(ProgramError::Gone) } else { Ok(()) }
     }
 
+    /// Whether the peer has closed the connection, as far as was seen.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
     /// Waits until the peer has closed the connection, for up to this time.
     pub(super) fn await_end(&mut self, limit_ns: u64) -> Result<(), ProgramError> {
         let deadline_ns = SystemClock.monotonic_ns().saturating_add(limit_ns);

@@ -1,6 +1,7 @@
 //! Figures of the benches: `benches/state.rs`, `payload.rs`, `subscribers.rs`, `table.rs`, `feed.rs` and `node.rs`.
 
 use super::Outcome;
+use super::aims::{self, Bound};
 use super::data::Data;
 use super::lab::Lab;
 use super::page::{Block, Table};
@@ -89,7 +90,9 @@ pub(super) fn show_payload(data: &Data) -> Vec<Block> {
 
 pub(super) fn measure_subscribers(lab: &mut Lab) -> Outcome<()> {
     let seconds = lab.seconds(0.5);
-    lab.data.processors = "the publisher on one processor, its subscribers on the others".to_owned();
+    lab.data.processors =
+        "the publisher on the first processor, its subscribers on the others; not probed for a common cache"
+            .to_owned();
     let most = if lab.is_quick { "1" } else { "256" };
     table(lab, "subscribers", &["--for", &seconds, "--most", most])
 }
@@ -163,10 +166,6 @@ pub(super) fn show_table(data: &Data) -> Vec<Block> {
         ("a put to one key", ns(data, ("put_one_key", 0), 1.0)),
         ("a publish of a state of that size", ns(data, ("floor_publish_a_state", 0), 1.0)),
         (
-            "the former to the latter",
-            ratio(data.ratio(("put_one_key", 0, "ns"), ("floor_publish_a_state", 0, "ns"))),
-        ),
-        (
             "opening a table of 3,000 keys, putting all, attaching, receiving all",
             ns(data, ("open_and_attach_to_three_thousand_keys", 0), 1.0),
         ),
@@ -179,7 +178,16 @@ pub(super) fn show_table(data: &Data) -> Vec<Block> {
         panels: vec![Panel { title: "", x: ("keys of the table", Scale::Log, count), curves: curves.into() }],
         y: ("time for one key", Scale::Log, time),
     };
-    let tables = vec![Table::new(&head, rows), Table::new(&["what", "time"], single.into())];
+    let put = data.ratio(("put_one_key", 0, "ns"), ("floor_publish_a_state", 0, "ns"));
+    let batch = |keys: u64| {
+        let (batch, each) = ("put_a_batch_of_a_hundred_keys", "put_a_hundred_keys");
+        let found = data.ratio((batch, keys, "ns"), (each, keys, "ns"));
+        (format!("a batch of 100 to 100 puts, {} keys", count(keys)), Bound::AtMost(0.6), found)
+    };
+    let mut aims = vec![("a put to one key to a publish of a state".to_owned(), Bound::AtMost(1.3), put)];
+    aims.extend(data.places("put_a_hundred_keys").into_iter().map(batch));
+    let single = Table::new(&["what", "time"], single.into());
+    let tables = vec![Table::new(&head, rows), single, aims::table(aims)];
     vec![Block { name: "table", tables, plots: vec![plot] }]
 }
 
@@ -212,7 +220,7 @@ pub(super) fn show_feed(data: &Data) -> Vec<Block> {
 
 pub(super) fn measure_node(lab: &mut Lab) -> Outcome<()> {
     let seconds = lab.seconds(2.0);
-    lab.data.processors = "one process on any processor".to_owned();
+    lab.data.processors = "one process, not pinned".to_owned();
     let most = if lab.is_quick { "10" } else { "1000" };
     table(lab, "node", &["--growth", "--for", &seconds, "--most", most])
 }
@@ -253,6 +261,17 @@ pub(super) fn show_node(data: &Data) -> Vec<Block> {
         ],
         y: ("time of the thread", Scale::Log, time),
     };
-    let rows = places.into_iter().map(row).collect();
+    let mut rows: Vec<_> = places.iter().map(|number| row(*number)).collect();
+    // The same values at the ends, in each round.
+    if let [first, .., last] = places[..] {
+        let growth = |series, value| ratio(data.ratio((series, last, value), (series, first, value)));
+        rows.push(vec![
+            format!("{} to {}", count(last), count(first)),
+            growth("topics", "rest_ns_per_s"),
+            growth("sessions", "rest_ns_per_s"),
+            growth("topics", "attach_ns"),
+            growth("sessions", "attach_ns"),
+        ]);
+    }
     vec![Block { name: "node", tables: vec![Table::new(&head, rows)], plots: vec![plot] }]
 }

@@ -1,6 +1,6 @@
 //! What was measured: samples of series, kept as JSON, one a line.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
@@ -14,8 +14,14 @@ pub(crate) struct Data {
     /// What was run, once for each round.
     pub(crate) commands: Vec<String>,
     pub(crate) machine: String,
+    /// The RDMA device and the kind of its address, for figures over verbs.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) device: String,
     /// The processors that the programs were pinned to.
     pub(crate) processors: String,
+    /// The placement of two processes that was decided for before the first round.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) wanted_placement: Option<String>,
     /// The commit of what was measured, with `-dirty` if files beside the pages differed from it.
     pub(crate) commit: String,
     pub(crate) rounds: u32,
@@ -64,19 +70,21 @@ impl Data {
         Ok(text)
     }
 
-    /// The placement of most samples, which are those that count: times of different placements are not compared.
+    /// The placement whose samples count: times of different placements are not compared. It is the one decided for, or without
+    /// one that of most samples.
     pub(crate) fn placement(&self) -> Option<&str> {
         let count =
             |name: &str| self.samples.iter().filter(|it| it.placement.as_deref() == Some(name)).count();
-        let placed = self.samples.iter().filter_map(|sample| sample.placement.as_deref());
-        placed.max_by_key(|name| (*name != "mixed", count(name)))
+        let placed = || self.samples.iter().filter_map(|sample| sample.placement.as_deref());
+        let wanted = self.wanted_placement.as_deref().filter(|wanted| placed().any(|name| name == *wanted));
+        wanted.or_else(|| placed().max_by_key(|name| (*name != "mixed", count(name))))
     }
 
     /// How many samples of two processes there are, and how many of them count.
     pub(crate) fn placed(&self) -> (usize, usize) {
+        let placement = self.placement();
         let placed = self.samples.iter().filter_map(|sample| sample.placement.as_deref());
-        placed
-            .fold((0, 0), |(all, counted), it| (all + 1, counted + usize::from(Some(it) == self.placement())))
+        placed.fold((0, 0), |(all, counted), it| (all + 1, counted + usize::from(Some(it) == placement)))
     }
 
     /// The medians of the rounds.
@@ -104,11 +112,37 @@ impl Data {
         places
     }
 
+    /// The number of rounds in which each series was measured at each place, with the placement that counts.
+    pub(crate) fn rounds_of_cells(&self) -> BTreeMap<(&str, u64), usize> {
+        let placement = self.placement();
+        let mut rounds: BTreeMap<(&str, u64), BTreeSet<u32>> = BTreeMap::new();
+        for sample in &self.samples {
+            let of_cell = rounds.entry((&sample.series, sample.x)).or_default();
+            if sample.counts(placement) {
+                of_cell.insert(sample.round);
+            }
+        }
+        rounds.into_iter().map(|(cell, rounds)| (cell, rounds.len())).collect()
+    }
+
+    /// The median of the runs of each round.
     fn by_round(&self, (series, x, name): Key<'_>) -> BTreeMap<u32, f64> {
-        let counts =
-            |sample: &&Sample| sample.placement.is_none() || sample.placement.as_deref() == self.placement();
+        let placement = self.placement();
         let of_key = self.samples.iter().filter(|sample| sample.series == series && sample.x == x);
-        of_key.filter(counts).filter_map(|sample| Some((sample.round, *sample.values.get(name)?))).collect()
+        let mut runs: BTreeMap<u32, Vec<f64>> = BTreeMap::new();
+        for sample in of_key.filter(|sample| sample.counts(placement)) {
+            if let Some(value) = sample.values.get(name) {
+                runs.entry(sample.round).or_default().push(*value);
+            }
+        }
+        runs.into_iter().filter_map(|(round, values)| Some((round, Spread::of(values)?.median))).collect()
+    }
+}
+
+impl Sample {
+    /// Whether it has this placement, or was not placed.
+    fn counts(&self, placement: Option<&str>) -> bool {
+        self.placement.is_none() || self.placement.as_deref() == placement
     }
 }
 

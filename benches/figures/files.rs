@@ -30,7 +30,8 @@ impl Files {
         Ok(Self { docs: folder.to_owned() })
     }
 
-    /// Writes the samples of a figure, and what the page shows of them.
+    /// Writes the samples of a figure, and what the page shows of them. The samples come first: if the tool is killed in between,
+    /// nothing measured is lost, `--check` reports that page or plots differ, and `--render` writes them.
     pub(crate) fn keep(&self, figure: &Figure, data: &Data) -> Outcome<()> {
         let text = data.emit()?;
         // What is written is what a later run reads.
@@ -42,16 +43,16 @@ impl Files {
 
     pub(crate) fn samples(&self, figure: &Figure) -> Outcome<Data> {
         let path = self.in_folder(figure.name, "json");
-        let text = fs::read_to_string(&path).map_err(|error| {
-            format!("{}: {error}; measure it by `tools/bench --only {}`", path.display(), figure.name)
-        })?;
-        Data::parse(&text)
+        if !path.exists() {
+            return Err(format!("{} is missing: tools/bench --only {}", path.display(), figure.name).into());
+        }
+        read(&path)
     }
 
     /// Writes what the page shows of the samples.
     pub(crate) fn render(&self, figure: &Figure, data: &Data) -> Outcome<()> {
         let path = self.docs.join(PAGE);
-        let mut page = fs::read_to_string(&path)?;
+        let mut page = text_of(&path)?;
         for block in (figure.show)(data) {
             for (name, svg) in drawn(&block, data)? {
                 write(&self.in_folder(name, "svg"), &svg)?;
@@ -74,14 +75,15 @@ impl Files {
             known.insert(block.name.to_owned());
             if page::content(page, block.name)? != block.emit(&data) {
                 problems.push(format!(
-                    "the block {} of the page is not what the samples of {name} show",
-                    block.name
+                    "the block {} of {} is not what {name}.json shows",
+                    block.name,
+                    self.docs.join(PAGE).display()
                 ));
             }
             for (plot, svg) in drawn(&block, &data)? {
                 known.insert(format!("{plot}.svg"));
                 if fs::read_to_string(self.in_folder(plot, "svg")).ok() != Some(svg) {
-                    problems.push(format!("{plot}.svg is not what the samples of {name} show"));
+                    problems.push(format!("{plot}.svg is not what {name}.json shows"));
                 }
             }
         }
@@ -97,7 +99,7 @@ fn drawn(block: &Block, data: &Data) -> Outcome<Vec<(&'static str, String)>> {
 /// What differs between the samples and what the page shows, and what belongs to no figure.
 pub(crate) fn problems(root: &Path) -> Outcome<Vec<String>> {
     let files = Files::new(&root.join("docs"));
-    let page = fs::read_to_string(files.docs.join(PAGE))?;
+    let page = text_of(&files.docs.join(PAGE))?;
     let (mut problems, mut known) = (Vec::new(), BTreeSet::new());
     for figure in FIGURES {
         match files.differences(figure, &page, &mut known) {
@@ -120,10 +122,19 @@ pub(crate) fn problems(root: &Path) -> Outcome<Vec<String>> {
     Ok(problems)
 }
 
+/// The samples in a file.
+pub(crate) fn read(path: &Path) -> Outcome<Data> {
+    Data::parse(&text_of(path)?).map_err(|error| format!("{}: {error}", path.display()).into())
+}
+
+fn text_of(path: &Path) -> Outcome<String> {
+    fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()).into())
+}
+
 /// Writes a file as a whole: a run that ends early leaves the earlier one.
 pub(crate) fn write(path: &Path, text: &str) -> Outcome<()> {
     let file = path.file_name().unwrap_or_default().to_string_lossy();
     let new = path.with_file_name(format!(".{file}.new"));
-    fs::write(&new, text)?;
-    Ok(fs::rename(&new, path)?)
+    let written = fs::write(&new, text).and_then(|()| fs::rename(&new, path));
+    written.map_err(|error| format!("cannot write {}: {error}", path.display()).into())
 }

@@ -1,9 +1,9 @@
 //! Runs what is measured, one program at a time, and collects what it prints as samples.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -13,8 +13,11 @@ use serde_json::Value;
 use super::Outcome;
 use super::data::{Data, Sample};
 
-/// How often a run is repeated whose processors moved, or that was placed otherwise than most.
+/// How often a run is repeated at once for the sizes that had another placement than the one decided for.
 const REPEATS_MAX: u32 = 3;
+/// The runs that decide for a placement, and what each measures.
+const PROBES: u32 = 5;
+const PROBE: [&str; 5] = ["pull", "--size", "64", "--for", "0.05"];
 
 /// The programs that are measured, and where they run.
 #[derive(Debug)]
@@ -25,6 +28,11 @@ pub(crate) struct Lab {
     pub(crate) round: u32,
     cpus: Vec<usize>,
     interrupt: Interrupt,
+    is_placement_decided: bool,
+    /// Whether rounds are measured again, for what they lack.
+    is_again: bool,
+    /// The sizes that a round lacks of a command.
+    lacking: BTreeMap<(u32, String), BTreeSet<u64>>,
 }
 
 /// Where the command and the benches are.
@@ -61,15 +69,18 @@ impl Interrupt {
     pub(crate) fn install() -> Outcome<Self> {
         let interrupt = Self::default();
         let handled = interrupt.clone();
-        ctrlc::set_handler(move || {
-            let mut state = handled.0.lock().unwrap_or_else(PoisonError::into_inner);
-            state.0 = true;
-            if let Some(pid) = state.1 {
-                // It may have ended already.
-                _ = kill_process(pid, Signal::TERM);
-            }
-        })?;
+        ctrlc::set_handler(move || handled.interrupt())?;
         Ok(interrupt)
+    }
+
+    /// Asks the tool to end, and what it is running.
+    pub(crate) fn interrupt(&self) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.0 = true;
+        if let Some(pid) = state.1 {
+            // It may have ended already.
+            _ = kill_process(pid, Signal::TERM);
+        }
     }
 
     pub(crate) fn came(&self) -> bool {
@@ -78,6 +89,14 @@ impl Interrupt {
 
     /// Runs a command to its end, and returns what it prints.
     pub(crate) fn output(&self, command: &mut Command) -> Outcome<String> {
+        match self.finished(command)? {
+            (status, text) if status.success() => Ok(text),
+            (status, _) => Err(format!("`{}` ended with {status}", line(command)).into()),
+        }
+    }
+
+    /// Runs a command to its end, and returns how it has ended, and what it prints.
+    pub(crate) fn finished(&self, command: &mut Command) -> Outcome<(ExitStatus, String)> {
         let mut child = self.start(command.stdout(Stdio::piped()))?;
         let mut text = String::new();
         let read = child.stdout.take().map(|mut stdout| stdout.read_to_string(&mut text)).transpose();
@@ -87,10 +106,7 @@ impl Interrupt {
             return Err("interrupted".into());
         }
         read?;
-        match status? {
-            status if status.success() => Ok(text),
-            status => Err(format!("`{}` ended with {status}", line(command)).into()),
-        }
+        Ok((status?, text))
     }
 
     fn start(&self, command: &mut Command) -> Outcome<Child> {
@@ -114,7 +130,17 @@ impl Lab {
     pub(crate) fn new(programs: Programs, is_quick: bool, interrupt: Interrupt) -> Outcome<Self> {
         let usable = sched_getaffinity(None)?;
         let cpus = (0..CpuSet::MAX_CPU).filter(|cpu| usable.is_set(*cpu)).take(2).collect();
-        Ok(Self { programs, is_quick, data: Data::default(), round: 0, cpus, interrupt })
+        Ok(Self {
+            programs,
+            is_quick,
+            data: Data::default(),
+            round: 0,
+            cpus,
+            interrupt,
+            is_placement_decided: false,
+            is_again: false,
+            lacking: BTreeMap::new(),
+        })
     }
 
     /// This time, or much less if the tool only tries itself.
@@ -157,43 +183,84 @@ impl Lab {
         self.interrupt.output(command)
     }
 
-    /// Runs `fabricast perf`, again if the processors moved meanwhile, and returns the lines of all runs.
+    /// The rounds that lack sizes of a command with the placement that counts. From now on only those sizes are measured.
+    pub(crate) fn rounds_to_repeat(&mut self) -> BTreeSet<u32> {
+        self.is_again = true;
+        self.lacking.keys().map(|(round, _)| *round).collect()
+    }
+
+    /// Runs `fabricast perf`, again for the sizes that had another placement than the one decided for, and returns the lines of all
+    /// runs.
     pub(crate) fn perf(&mut self, arguments: &[&str]) -> Outcome<Vec<Line>> {
         self.data.processors = match self.cpus[..] {
             [one, other] => format!("processors {one} and {other}"),
             _ => "one processor".to_owned(),
         };
-        self.note(format!("fabricast perf {}", arguments.join(" ")));
+        let command = format!("fabricast perf {}", arguments.join(" "));
+        self.note(command.clone());
+        let is_shared = !arguments.contains(&"verbs");
+        if is_shared && !self.is_quick && !self.is_placement_decided {
+            self.decide_placement()?;
+        }
+        let key = (self.round, command);
+        let mut lacking = self.lacking.remove(&key).unwrap_or_default();
+        if self.is_again && lacking.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut lines = Vec::new();
+        for _ in 0..=REPEATS_MAX {
+            lines.extend(self.perf_once(&with_sizes(arguments, &lacking))?);
+            lacking = self.sizes_lacking(&lines);
+            if self.is_quick || lacking.is_empty() {
+                return Ok(lines);
+            }
+        }
+        self.lacking.insert(key, lacking);
+        Ok(lines)
+    }
+
+    fn perf_once(&self, arguments: &[String]) -> Outcome<Vec<Line>> {
         let cpus = self.cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
         let mut all = vec!["perf"];
-        all.extend(arguments);
+        all.extend(arguments.iter().map(String::as_str));
         all.push("--json");
         if self.cpus.len() == 2 {
             all.extend(["--cpus", &cpus]);
         }
-        let mut lines = Vec::new();
-        for _ in 0..=REPEATS_MAX {
-            let text = self.run("fabricast", &all)?;
-            let parsed = text.lines().map(|line| Ok(Line(serde_json::from_str(line)?)));
-            lines.extend(parsed.collect::<Outcome<Vec<Line>>>()?);
-            if self.is_quick || self.is_complete(&lines) {
-                break;
-            }
-        }
-        Ok(lines)
+        let text = self.run("fabricast", &all)?;
+        text.lines().map(|line| Ok(Line(serde_json::from_str(line)?))).collect()
     }
 
-    /// Whether each line is there with the placement of most samples, or of the first line.
-    fn is_complete(&self, lines: &[Line]) -> bool {
-        let first = lines.iter().filter_map(Line::placement).find(|placement| *placement != "mixed");
-        let Some(wanted) = self.data.placement().or(first) else {
-            return lines.iter().all(|line| line.placement().is_none());
-        };
-        let is_as_wanted = |line: &Line| line.placement().is_none_or(|placement| placement == wanted);
-        lines.iter().all(|line| {
+    /// Decides for the placement of most of a few short runs. All rounds wait for this one: a later majority would discard the
+    /// rounds before it.
+    fn decide_placement(&mut self) -> Outcome<()> {
+        let probe = PROBE.map(str::to_owned);
+        let mut counts: BTreeMap<String, u32> = BTreeMap::new();
+        for _ in 0..PROBES {
+            let lines = self.perf_once(&probe)?;
+            for placement in lines.iter().filter_map(Line::placement).filter(|it| *it != "mixed") {
+                *counts.entry(placement.to_owned()).or_default() += 1;
+            }
+        }
+        self.is_placement_decided = true;
+        self.data.wanted_placement = counts.into_iter().max_by_key(|(_, count)| *count).map(|(name, _)| name);
+        Ok(())
+    }
+
+    /// The sizes of which a line is not there with the placement decided for. The first run that did not move decides, if the
+    /// probes could not.
+    fn sizes_lacking(&mut self, lines: &[Line]) -> BTreeSet<u64> {
+        let mut settled = lines.iter().filter_map(Line::placement).filter(|placement| *placement != "mixed");
+        if !self.is_quick && self.data.wanted_placement.is_none() {
+            self.data.wanted_placement = settled.next().map(str::to_owned);
+        }
+        let wanted = self.data.wanted_placement.as_deref();
+        let is_as_wanted = |line: &Line| line.placement().is_none_or(|placement| Some(placement) == wanted);
+        let is_lacking = |line: &&Line| {
             let is_same = |other: &&Line| (other.mode(), other.size()) == (line.mode(), line.size());
-            lines.iter().filter(is_same).any(is_as_wanted)
-        })
+            !lines.iter().filter(is_same).any(is_as_wanted)
+        };
+        lines.iter().filter(is_lacking).map(Line::size).collect()
     }
 
     /// Runs a bench of divan's on one processor, and returns its medians, nanoseconds, by the name and the argument.
@@ -206,7 +273,7 @@ impl Lab {
             // Large tables take long to fill.
             arguments.extend(["--sample-count", "1", "--sample-size", "1", "--skip", "0000"]);
         }
-        let text = self.on_one_processor(|lab| lab.run(bench, &arguments))?;
+        let text = self.on_processor(false, || self.run(bench, &arguments))?;
         let medians = medians(&text);
         if medians.is_empty() {
             return Err(format!("`cargo bench --bench {bench}` printed no medians").into());
@@ -230,15 +297,29 @@ impl Lab {
         if rows.is_empty() { Err(format!("`{bench}` printed no table").into()) } else { Ok(rows) }
     }
 
-    fn on_one_processor<T>(&self, run: impl FnOnce(&Self) -> Outcome<T>) -> Outcome<T> {
+    /// Does something on the first of two processors, or on the last. What it starts stays there.
+    pub(crate) fn on_processor<T>(&self, is_first: bool, run: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
         let usable = sched_getaffinity(None)?;
+        let cpu = if is_first { self.cpus.first() } else { self.cpus.last() };
         let mut one = CpuSet::new();
-        self.cpus.last().iter().for_each(|cpu| one.set(**cpu));
+        cpu.into_iter().for_each(|cpu| one.set(*cpu));
         sched_setaffinity(None, &one)?;
-        let result = run(self);
+        let result = run();
         sched_setaffinity(None, &usable)?;
         result
     }
+}
+
+/// The arguments with only these sizes, or as they are if none are given, or if they name none.
+fn with_sizes(arguments: &[&str], sizes: &BTreeSet<u64>) -> Vec<String> {
+    let mut arguments: Vec<String> = arguments.iter().map(|word| (*word).to_owned()).collect();
+    let at = arguments.iter().position(|word| word == "--size");
+    if let Some(value) = at.and_then(|at| arguments.get_mut(at + 1))
+        && !sizes.is_empty()
+    {
+        *value = sizes.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
+    }
+    arguments
 }
 
 /// A row of a table: series, place, and numbers by name.

@@ -1,6 +1,7 @@
 //! Round trips by size, and the way to a subscriber that sleeps.
 
 use super::Outcome;
+use super::aims::{self, Bound};
 use super::data::Data;
 use super::lab::Lab;
 use super::page::{Block, Table};
@@ -34,20 +35,38 @@ pub(super) fn round_trips(lab: &mut Lab, mode: &str, arguments: &[&str]) -> Outc
 
 pub(super) fn show(data: &Data) -> Vec<Block> {
     let row = |size: u64| {
-        let p50 = |series: &'static str| or_nothing(data.median((series, size, "p50_ns")), time);
+        let of = |series: &str, value: &str| or_nothing(data.median((series, size, value)), time);
+        let p50 = |series: &'static str| of(series, "p50_ns");
+        let p99 = |series: &'static str| of(series, "p99_ns");
         let to_floor =
             |series: &str, floor: &str| ratio(data.ratio((series, size, "p50_ns"), (floor, size, "p50_ns")));
         vec![
             count(size),
             p50("pull-floor"),
+            p99("pull-floor"),
             p50("pull"),
+            p99("pull"),
             to_floor("pull", "pull-floor"),
             p50("push"),
+            p99("push"),
             to_floor("push", "push-floor"),
             p50("notify"),
+            p99("notify"),
         ]
     };
-    let head = ["bytes", "floor p50", "pull p50", "pull to floor", "push p50", "push to floor", "notify p50"];
+    let head = [
+        "bytes",
+        "floor p50",
+        "floor p99",
+        "pull p50",
+        "pull p99",
+        "pull to floor, p50",
+        "push p50",
+        "push p99",
+        "push to floor, p50",
+        "notify p50",
+        "notify p99",
+    ];
     let rows = data.places("pull").into_iter().map(row).collect();
     vec![Block {
         name: "latency",
@@ -130,9 +149,13 @@ pub(super) fn show_wake(data: &Data) -> Vec<Block> {
         "p99 to floor",
         "found awake, at most",
     ];
+    let aim = |(sleep_in, delivery, series): (&str, &str, &str)| {
+        let found = data.ratio((series, 64, "p50_ns"), (&format!("{series}-floor"), 64, "p50_ns"));
+        (format!("`{sleep_in}`, {delivery}, p50 to floor"), Bound::AtMost(1.3), found)
+    };
     vec![Block {
         name: "wake",
-        tables: vec![Table::new(&head, WAKES.map(row).into())],
+        tables: vec![Table::new(&head, WAKES.map(row).into()), aims::table(WAKES.map(aim).into())],
         plots: vec![wake_plot(data)],
     }]
 }
@@ -149,18 +172,19 @@ fn wake_plot(data: &Data) -> Plot {
         1 => "p99".to_owned(),
         _ => "p99.9".to_owned(),
     };
-    let panel = |title, pull: &str, push: &str, floor: &str| Panel {
+    let panel = |title, pull: &str, push: &str| Panel {
         title,
         x: ("percentile", Scale::Linear, text),
         curves: vec![
             curve("pull", pull, false),
             curve("push", push, false),
-            curve("bare wake-up", floor, true),
+            curve("bare wake-up beside pull", &format!("{pull}-floor"), true),
+            curve("bare wake-up beside push", &format!("{push}-floor"), true),
         ],
     };
     let panels = vec![
-        panel("in receive", "receive-pull", "receive-push", "receive-pull-floor"),
-        panel("in a WaitSet", "wait-set-pull", "wait-set-push", "wait-set-pull-floor"),
+        panel("in receive", "receive-pull", "receive-push"),
+        panel("in a WaitSet", "wait-set-pull", "wait-set-push"),
     ];
     let title = "One way to a subscriber that sleeps, 64 bytes, shared memory".to_owned();
     Plot { name: "wake", title, panels, y: ("from publish to value", Scale::Log, time) }

@@ -3,7 +3,7 @@
 use super::data::Data;
 use super::lab::Lab;
 use super::page::Block;
-use super::{Outcome, benches, latency, streams, verbs};
+use super::{Outcome, benches, latency, programs, streams, verbs};
 
 /// What carries the values that are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -16,6 +16,7 @@ pub(crate) enum Fabric {
 
 #[derive(Debug)]
 pub(crate) struct Figure {
+    /// Names of figures over verbs begin with `verbs-`: tools/bench goes by that.
     pub(crate) name: &'static str,
     pub(crate) fabric: Fabric,
     /// What it shows.
@@ -124,5 +125,12 @@ pub(crate) const FIGURES: &[Figure] = &[
         about: "deliveries and wake-ups beside perftest (tools/perf-verbs)",
         measure: verbs::measure_perftest,
         show: verbs::show_perftest,
+    },
+    Figure {
+        name: "verbs-programs",
+        fabric: Fabric::Verbs,
+        about: "programs of one queue pair beside perftest (tools/perf-programs)",
+        measure: programs::measure,
+        show: programs::show,
     },
 ];

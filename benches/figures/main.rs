@@ -1,23 +1,26 @@
-//! Measures every figure of `docs/performance.md`, and writes its tables and plots. `tools/bench` builds and runs it.
+//! Measures the figures of `docs/performance.md`, and writes its tables and plots. `tools/bench` builds and runs it.
 //!
 //! The samples are kept as `docs/figures/NAME.json`. The tables of the page, between a line `<!-- figure: NAME -->` and a line
 //! `<!-- end -->`, and the plots, `docs/figures/NAME.svg`, contain nothing else: `--render` writes them anew, and `--check` compares.
 
+pub(crate) mod aims;
 mod benches;
 pub(crate) mod data;
-mod files;
+pub(crate) mod files;
 pub(crate) mod lab;
 mod latency;
-mod list;
-mod machine;
+pub(crate) mod list;
+pub(crate) mod machine;
 pub(crate) mod page;
 mod plot;
+pub(crate) mod programs;
 mod streams;
 mod units;
-mod verbs;
+pub(crate) mod verbs;
+pub(crate) mod virtual_machine;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use clap::Parser;
 
@@ -26,13 +29,10 @@ use self::files::Files;
 pub(crate) use self::files::problems;
 use self::lab::{Interrupt, Lab, Programs};
 use self::list::{FIGURES, Fabric, Figure};
+use self::virtual_machine::{Missing, VirtualMachine};
 
-/// Seconds that a figure may take in the virtual machine for each round.
-const MACHINE_SECONDS: u32 = 1200;
-/// Where the virtual machine keeps files.
-const MACHINE_OUT: &str = "target/soft-roce/out/figures";
-/// `tools/soft-roce setup`: this machine cannot run virtual machines.
-const STATUS_SKIPPED: i32 = 77;
+/// How often the rounds are measured again that lack something of the placement that counts.
+const AGAIN_MAX: u32 = 2;
 const STATUS_INTERRUPTED: u8 = 130;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
@@ -118,10 +118,14 @@ fn run(arguments: &Arguments, interrupt: &Interrupt) -> Outcome<bool> {
         return Ok(problems.is_empty());
     }
     if arguments.render {
+        let mut is_well = true;
         for figure in FIGURES.iter().filter(|figure| arguments.wants(figure)) {
-            files.render(figure, &files.samples(figure)?)?;
+            if let Err(error) = files.samples(figure).and_then(|data| files.render(figure, &data)) {
+                eprintln!("tools/bench: {error}");
+                is_well = false;
+            }
         }
-        return Ok(true);
+        return Ok(is_well);
     }
     let session = Session { arguments, interrupt };
     if let Some([folder, host]) = arguments.inside.as_deref() {
@@ -156,6 +160,11 @@ impl Arguments {
         FIGURES.iter().filter(move |figure| figure.fabric == fabric && self.wants(figure))
     }
 
+    /// Whether figures over verbs were asked for by name: then a machine that cannot measure them is a failure.
+    fn needs_verbs(&self) -> bool {
+        self.fabric.is_some() || !self.only.is_empty()
+    }
+
     fn rounds(&self) -> u32 {
         if self.quick { 1 } else { self.rounds }
     }
@@ -177,12 +186,12 @@ impl Session<'_> {
             return Ok(self.figures(Fabric::Verbs, &machine, &keep) && is_well);
         }
         match self.in_a_machine(&machine, files) {
-            Ok(is_well_there) => Ok(is_well_there && is_well),
-            Err(error) if self.arguments.fabric.is_none() && self.arguments.only.is_empty() => {
-                eprintln!("tools/bench: no figures over RDMA verbs: {error}");
+            Ok(()) => Ok(is_well),
+            Err(Missing::Unavailable(reason)) if !self.arguments.needs_verbs() => {
+                eprintln!("tools/bench: no figures over RDMA verbs: {reason}");
                 Ok(is_well)
             }
-            Err(error) => Err(error),
+            Err(missing) => Err(missing.into()),
         }
     }
 
@@ -207,10 +216,20 @@ impl Session<'_> {
     fn measured(&self, figure: &Figure, machine: &str) -> Outcome<Data> {
         let programs = Programs::new(self.arguments.program.clone());
         let mut lab = Lab::new(programs, self.arguments.quick, self.interrupt.clone())?;
+        if figure.fabric == Fabric::Verbs {
+            lab.data.device = machine::device_here();
+        }
         for round in 1..=self.arguments.rounds() {
             eprintln!("{}: round {round} of {}", figure.name, self.arguments.rounds());
             lab.round = round;
             (figure.measure)(&mut lab)?;
+        }
+        for _ in 0..AGAIN_MAX {
+            for round in lab.rounds_to_repeat() {
+                eprintln!("{}: round {round} again, for what had another placement", figure.name);
+                lab.round = round;
+                (figure.measure)(&mut lab)?;
+            }
         }
         let rounds = self.arguments.rounds();
         let (figure, machine, commit) =
@@ -219,58 +238,21 @@ impl Session<'_> {
     }
 
     /// Measures the wanted figures over verbs in a virtual machine, and writes those that it has kept.
-    fn in_a_machine(&self, host: &str, files: &Files) -> Outcome<bool> {
+    fn in_a_machine(&self, host: &str, files: &Files) -> Result<(), Missing> {
+        let machine = VirtualMachine::of_the_repository();
+        machine.set_up(self.interrupt)?;
         if !cfg!(feature = "verbs") {
             return Err("the feature `verbs` is not built: install libibverbs-dev, librdmacm-dev, pkg-config and libclang".into());
         }
-        set_up()?;
-        // What an earlier run has left is not of this one.
-        let folder = Path::new(MACHINE_OUT);
-        if folder.exists() {
-            std::fs::remove_dir_all(folder)?;
-        }
         let arguments = self.arguments;
         let wanted: Vec<&Figure> = arguments.wanted(Fabric::Verbs).collect();
-        let timeout = MACHINE_SECONDS * arguments.rounds() * u32::try_from(wanted.len())?;
-        let mut command = Command::new("tools/soft-roce");
-        command
-            .args(["run", "--quiet", "--timeout", &timeout.to_string(), "--"])
-            .arg(std::env::current_exe()?);
-        command.args(["--fabric", "verbs", "--rounds", &arguments.rounds().to_string()]);
-        command.args(["--commit", &arguments.commit, "--inside", MACHINE_OUT, host, "--only"]);
-        command.arg(wanted.iter().map(|figure| figure.name).collect::<Vec<_>>().join(","));
-        command.args(arguments.quick.then_some("--quick"));
-        arguments.program.iter().for_each(|path| _ = command.arg("--program").arg(path));
+        let rounds = arguments.rounds().to_string();
+        let mut words = vec!["--fabric", "verbs", "--rounds", &rounds, "--commit", &arguments.commit];
+        words.extend(arguments.quick.then_some("--quick"));
+        let programs: Vec<_> = arguments.program.iter().map(|path| path.to_string_lossy()).collect();
+        programs.iter().for_each(|path| words.extend(["--program", path]));
         eprintln!("starting a machine with soft-RoCE");
-        let ended = self.interrupt.output(&mut command);
-        let mut is_well = true;
-        for figure in wanted {
-            let path = folder.join(figure.name.to_owned() + ".json");
-            if path.exists() {
-                files.keep(figure, &Data::parse(&std::fs::read_to_string(path)?)?)?;
-            } else {
-                is_well = false;
-            }
-        }
-        match ended {
-            Ok(_) => Ok(is_well),
-            Err(_) => Err("the virtual machine did not measure everything: the lines above say why".into()),
-        }
-    }
-}
-
-/// Prepares the virtual machine, once.
-fn set_up() -> Outcome<()> {
-    let output = Command::new("tools/soft-roce").arg("setup").output()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    match output.status.code() {
-        Some(0) => Ok(()),
-        Some(STATUS_SKIPPED) => {
-            let reason = text.lines().find_map(|line| line.strip_prefix("SKIPPED: "));
-            Err(reason.unwrap_or("no virtual machine can run here").to_owned().into())
-        }
-        _ => {
-            Err(format!("`tools/soft-roce setup` failed: {}", String::from_utf8_lossy(&output.stderr)).into())
-        }
+        machine.measure(self.interrupt, (&wanted, arguments.rounds()), (&words, host))?;
+        machine.take_over(&wanted, &|figure, data| files.keep(figure, data))
     }
 }

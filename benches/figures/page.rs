@@ -1,10 +1,12 @@
 //! Blocks of a page that the tool writes, between a line `<!-- figure: NAME -->` and a line `<!-- end -->`.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::Outcome;
 use super::data::Data;
 use super::plot::Plot;
+use super::units::count;
 
 /// The longest line of a caption.
 const LINE_LEN_MAX: usize = 130;
@@ -53,18 +55,44 @@ impl Block {
     }
 }
 
-/// Machine, placement and commit, and what was run.
+/// Machine, placement and commit, what was run, and what was not measured often enough.
 fn caption(data: &Data) -> String {
     let mut text = provenance(data).join(" ");
-    let rounds =
-        if data.rounds == 1 { "One round".to_owned() } else { format!("Medians of {} rounds", data.rounds) };
+    let (rounds, lacking) = rounds(data);
     let commands: Vec<String> = data.commands.iter().map(|command| format!("`{command}`")).collect();
-    _ = write!(text, " {rounds} of {}.", commands.join(", "));
+    _ = write!(text, " {rounds} of {}.{lacking}", commands.join(", "));
     text
 }
 
-/// A sentence each for machine, placement, and commit.
-pub(crate) fn provenance(data: &Data) -> [String; 3] {
+/// How many rounds the medians are of, and which cells of the table have fewer.
+fn rounds(data: &Data) -> (String, String) {
+    let (cells, wanted) = (data.rounds_of_cells(), data.rounds as usize);
+    let fewer: Vec<_> = cells.iter().filter(|(_, rounds)| **rounds < wanted).collect();
+    let least = fewer.iter().map(|(_, rounds)| **rounds).min();
+    let medians = match (least, wanted) {
+        (None, 1) => "One round".to_owned(),
+        (None, _) => format!("Medians of {wanted} rounds"),
+        (Some(least), _) => format!("Medians of {least} to {wanted} rounds"),
+    };
+    if fewer.is_empty() {
+        return (medians, String::new());
+    }
+    // The places of each series, and those of a floor only if they differ from the series that it belongs to.
+    let mut places: BTreeMap<(&str, usize), Vec<String>> = BTreeMap::new();
+    for ((series, x), rounds) in fewer {
+        let own = series.rsplit_once('-').and_then(|(own, _)| cells.get(&(own, *x)));
+        if own != Some(rounds) {
+            places.entry((series, *rounds)).or_default().push(count(*x));
+        }
+    }
+    let named =
+        places.iter().map(|((series, rounds), at)| format!("{series} at {} ({rounds})", at.join(" and ")));
+    let named: Vec<String> = named.collect();
+    (medians, format!(" Measured in fewer rounds: {}.", named.join(", ")))
+}
+
+/// A sentence each for machine, device, placement, and commit.
+pub(crate) fn provenance(data: &Data) -> Vec<String> {
     let (placed, counted) = data.placed();
     let placement = match data.placement() {
         None => "",
@@ -73,15 +101,17 @@ pub(crate) fn provenance(data: &Data) -> [String; 3] {
         Some(_) => ", mixed: they moved",
     };
     let share = if counted < placed {
-        format!(" ({counted} of {placed} samples; only they count)")
+        format!(" ({counted} samples; {} of other placements are not used)", placed - counted)
     } else {
         String::new()
     };
-    [
-        format!("Machine: {}.", data.machine),
-        format!("Placement: {}{placement}{share}.", data.processors),
-        format!("Commit {}.", data.commit),
-    ]
+    let mut sentences = vec![format!("Machine: {}.", data.machine)];
+    if !data.device.is_empty() {
+        sentences.push(format!("Device: {}.", data.device));
+    }
+    sentences.push(format!("Placement: {}{placement}{share}.", data.processors));
+    sentences.push(format!("Commit {}.", data.commit));
+    sentences
 }
 
 /// Lines of a paragraph. What stands between backquotes is not broken.

@@ -1,6 +1,7 @@
 //! Logs at full speed, beside rings that do less.
 
 use super::Outcome;
+use super::aims::{self, Aim, Bound};
 use super::data::Data;
 use super::lab::Lab;
 use super::page::{Block, Table};
@@ -80,9 +81,14 @@ pub(super) fn show_throughput(data: &Data) -> Vec<Block> {
         ("memcpy", "pull-memcpy", true),
     ];
     let title = "Streams over shared memory by size";
+    let to = |size: u64, other: &str| data.ratio(("pull", size, "gb_per_s"), (other, size, "gb_per_s"));
+    let aims = vec![
+        ("pull of 64 B to bare ring".to_owned(), Bound::AtLeast(0.4), to(64, "pull-floor")),
+        ("pull of 64 KiB to memcpy".to_owned(), Bound::AtLeast(0.25), to(65_536, "pull-memcpy")),
+    ];
     vec![Block {
         name: "throughput",
-        tables: vec![Table::new(&head, rows)],
+        tables: vec![Table::new(&head, rows), aims::table(aims)],
         plots: vec![plot("throughput", title, (data, &curves))],
     }]
 }
@@ -110,7 +116,7 @@ pub(super) fn plot(
 }
 
 /// The series, what it is called, and its options.
-const COMMITS: [(&str, &str, &[&str]); 6] = [
+const COMMITS: [(&str, &str, &[&str]); 8] = [
     ("one", "64 B, one a commit", &["--size", "64", "--batch", "1"]),
     ("one-lossy", "the same, lapped (`--lossy`)", &["--size", "64", "--batch", "1", "--lossy"]),
     ("batch", "64 B, batches of 64", &["--size", "64", "--batch", "64"]),
@@ -120,6 +126,16 @@ const COMMITS: [(&str, &str, &[&str]); 6] = [
         "long-in-place",
         "the same, `--policy block --in-place`",
         &["--size", "65536", "--batch", "1", "--policy", "block", "--in-place"],
+    ),
+    (
+        "long-number",
+        "64 KiB, one a commit, `--contents number`",
+        &["--size", "65536", "--batch", "1", "--contents", "number"],
+    ),
+    (
+        "one-number",
+        "64 B, one a commit, `--contents number`",
+        &["--size", "64", "--batch", "1", "--contents", "number"],
     ),
 ];
 
@@ -159,11 +175,25 @@ pub(super) fn show_commits(data: &Data) -> Vec<Block> {
         "stream to bare ring",
         "stream to `checked`",
     ];
-    vec![Block {
-        name: "commits",
-        tables: vec![Table::new(&head, COMMITS.iter().map(row).collect())],
-        plots: vec![],
-    }]
+    let tables = vec![Table::new(&head, COMMITS.iter().map(row).collect()), aims::table(commit_aims(data))];
+    vec![Block { name: "commits", tables, plots: vec![] }]
+}
+
+fn commit_aims(data: &Data) -> Vec<Aim> {
+    let received =
+        |size: u64, series, other| data.ratio((series, size, "received_per_s"), (other, size, "msgs_per_s"));
+    let lapped = data.ratio(("one-lossy", 64, "received_per_s"), ("one", 64, "received_per_s"));
+    let aim = |name: &str, least: f64, found| (name.to_owned(), Bound::AtLeast(least), found);
+    vec![
+        aim("64 B, one a commit, to bare ring", 0.35, received(64, "one", "one-floor")),
+        aim("the same, lapped, to the rate without loss", 0.8, lapped),
+        aim("64 KiB, one a commit, to bare ring", 0.75, received(65_536, "long", "long-floor")),
+        aim(
+            "the same, `--contents number`, to bare ring",
+            0.75,
+            received(65_536, "long-number", "long-number-floor"),
+        ),
+    ]
 }
 
 /// The share of the published records that the subscribers have lost.

@@ -5,6 +5,7 @@
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use super::aims::{self, Bound};
 use super::data::Data;
 use super::lab::Lab;
 use super::page::{Block, Table};
@@ -22,6 +23,15 @@ const PERFTEST_PORT: u16 = 18_515;
 const ATTEMPTS_MAX: u32 = 3;
 /// Messages of a run of perftest.
 const MESSAGES: &str = "1000";
+/// A variable of the environment, and its value in the virtual machine.
+pub(crate) type Setting = (&'static str, &'static str);
+pub(crate) const ADDRESS: Setting = ("FABRICAST_VERBS_ADDRESS", "10.77.0.1");
+const DEVICE: Setting = ("FABRICAST_RDMA_DEVICE", "rxe0");
+const GID_INDEX: Setting = ("FABRICAST_RDMA_GID_INDEX", "1");
+
+pub(crate) fn setting((name, default): Setting) -> String {
+    std::env::var(name).unwrap_or_else(|_| default.to_owned())
+}
 
 pub(super) fn measure_latency(lab: &mut Lab) -> Outcome<()> {
     let sizes = list(lab.some(&SIZES));
@@ -89,24 +99,28 @@ pub(super) fn show_throughput(data: &Data) -> Vec<Block> {
         ("ib_read_bw", "ib_read_bw", true),
         ("ib_write_bw", "ib_write_bw", true),
     ];
-    let plot = streams::plot("verbs-throughput", "Streams over RDMA verbs by size", (data, &curves));
-    vec![Block { name: "verbs-throughput", tables: vec![Table::new(&head, rows)], plots: vec![plot] }]
+    let title = "Streams over RDMA verbs by size of a record, and perftest by size of a message";
+    let plot = streams::plot("verbs-throughput", title, (data, &curves));
+    let aim = |(series, tool, most): (&str, &str, u64)| {
+        let found = data.ratio((series, 4096, "gb_per_s"), (tool, most, "gb_per_s"));
+        (format!("{series} of 4 KiB to `{tool}` of {}", bytes(most)), Bound::AtLeast(0.8), found)
+    };
+    let tables = vec![Table::new(&head, rows), aims::table(TOOLS.map(aim).into())];
+    vec![Block { name: "verbs-throughput", tables, plots: vec![plot] }]
 }
 
 /// Adds what a tool of perftest says of one size.
 fn bandwidth(lab: &mut Lab, tool: &str, size: u64) -> Outcome<()> {
-    let setting = |name: &str, default: &str| std::env::var(name).unwrap_or_else(|_| default.to_owned());
-    let device = setting("FABRICAST_RDMA_DEVICE", "rxe0");
-    let gid = setting("FABRICAST_RDMA_GID_INDEX", "1");
-    let address = setting("FABRICAST_VERBS_ADDRESS", "10.77.0.1");
+    let (device, gid, address) = (setting(DEVICE), setting(GID_INDEX), setting(ADDRESS));
     let size_text = size.to_string();
     let options = ["-d", &device, "-x", &gid, "-s", &size_text, "-n", MESSAGES, "-F", "--report_gbits"];
     lab.note(format!("{tool} {}", options.join(" ")));
     let text = attempted(|| {
-        let _server = Server::start(tool, &options)?;
+        // As the processes of `fabricast perf`.
+        let _server = lab.on_processor(true, || Server::start(tool, &options))?;
         let mut command = Command::new("timeout");
         command.arg("60").arg(tool).args(options).arg(&address).stderr(Stdio::null());
-        lab.run_command(&mut command)
+        lab.on_processor(false, || lab.run_command(&mut command))
     })?;
     let row = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     let average =
@@ -159,8 +173,14 @@ impl Drop for Server {
 pub(super) fn measure_perftest(lab: &mut Lab) -> Outcome<()> {
     lab.note("tools/perf-verbs".to_owned());
     lab.data.processors =
-        "processors 0 and 1 for the processes of fabricast, any for those of perftest".to_owned();
-    let text = attempted(|| lab.run_command(Command::new("tools/perf-verbs").env("ROUNDS", "1")))?;
+        "processors 0 and 1 for the processes of `fabricast perf`, the others not pinned".to_owned();
+    let mut command = Command::new("tools/perf-verbs");
+    command.env("FABRICAST_PROGRAM", lab.programs.path("fabricast")?);
+    command.env("FABRICAST_VERBS_DELIVERY", lab.programs.path("verbs_delivery")?).env("ROUNDS", "1");
+    if lab.is_quick {
+        command.env("ITERATIONS", "100").env("WAKE_ITERATIONS", "20");
+    }
+    let text = lab.run_command(&mut command)?;
     // ib_write_lat 64          p50      19.00 us, median of 1
     for line in text.lines() {
         if let [name, size, "p50", us, "us,", ..] = line.split_whitespace().collect::<Vec<_>>()[..] {
@@ -215,12 +235,22 @@ pub(super) fn show_perftest(data: &Data) -> Vec<Block> {
         "the same with pauses",
         "ratio",
     ];
+    let push = to("push", "ib_write_lat", 64).map(|spread| spread.scaled(0.5));
+    let deliveries = [
+        ("push round trip of 64 B to twice `ib_write_lat`", push),
+        ("pull of a new value of 64 B to `ib_read_lat`", to("read", "ib_read_lat", 64)),
+    ];
+    let aim = |(name, found): (&str, _)| (name.to_owned(), Bound::AtMost(1.25), found);
+    let wake_aim = |delivery: &str| {
+        let name = format!("to a {delivery} subscriber that sleeps, to `ib_send_lat --events`");
+        (name, Bound::AtMost(1.3), to(&format!("wake-{delivery}"), "ib_send_lat", 64))
+    };
+    let tables = vec![Table::new(&head, rows), aims::table(deliveries.map(aim).into())];
+    let wakes = ["pull", "push"];
+    let wake_tables =
+        vec![Table::new(&wake_head, wakes.map(wake).into()), aims::table(wakes.map(wake_aim).into())];
     vec![
-        Block { name: "verbs-perftest", tables: vec![Table::new(&head, rows)], plots: vec![] },
-        Block {
-            name: "verbs-wake",
-            tables: vec![Table::new(&wake_head, ["pull", "push"].map(wake).into())],
-            plots: vec![],
-        },
+        Block { name: "verbs-perftest", tables, plots: vec![] },
+        Block { name: "verbs-wake", tables: wake_tables, plots: vec![] },
     ]
 }

@@ -106,6 +106,9 @@ pub mod limits;
 pub mod measure;
 mod memory;
 mod metrics;
+#[cfg(loom)]
+#[doc(hidden)]
+pub mod models;
 mod node;
 mod notice;
 mod payload;

@@ -2,6 +2,8 @@
 //! they are those of loom, and [`crate::memory`] keeps regions in its atomics, on the heap.
 
 #[cfg(loom)]
+pub(crate) mod model;
+#[cfg(loom)]
 mod modelled;
 
 #[cfg(loom)]

@@ -21,9 +21,9 @@ const DEMANDED: usize = SLEEPERS + WORD;
 /// Counts the wakes. The kernel compares it with what a sleeper has read.
 const WAKES: usize = LINE;
 /// Sleepers that the publisher wakes.
-const WOKEN_FIRST: u32 = 4;
+const WOKEN_FIRST: u32 = if cfg!(loom) { 1 } else { 4 };
 /// Sleepers that each woken one wakes.
-const WOKEN_NEXT: u32 = 2;
+const WOKEN_NEXT: u32 = if cfg!(loom) { 1 } else { 2 };
 
 const _: () = assert!(WAKES + WORD <= SLOTS && WAKE_WORD_LEN == 8192);
 

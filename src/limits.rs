@@ -226,8 +226,9 @@ pub(crate) const CLOCK_LEAPS: usize = 2;
 
 /// Immediate repetitions of a torn read.
 pub(crate) const TORN_RETRIES_AT_ONCE: u32 = if cfg!(loom) { 1 } else { 3 };
-/// Torn reads of a value before the caller gets `Contended`. Models have fewer: then what must not happen comes sooner.
-pub(crate) const TORN_RETRIES_MAX: u32 = if cfg!(loom) { 2 } else { 8 };
+/// Torn reads of a value before the caller gets `Contended`, or it counts as damaged. Models have as few as that allows: the stamp that
+/// the first one sees is ordered before what the third one loads, by the fence of the second one.
+pub(crate) const TORN_RETRIES_MAX: u32 = if cfg!(loom) { 3 } else { 8 };
 
 /// How long a value that came over an unordered medium must stay wrong to count as damaged, nanoseconds: the rest may be in
 /// flight.

@@ -7,11 +7,9 @@ pub(crate) mod model;
 mod modelled;
 
 #[cfg(loom)]
-pub(crate) use modelled::{Mutex, atomic, barrier, futex, spin_loop};
+pub(crate) use modelled::{Mutex, atomic, barrier, futex};
 #[cfg(not(loom))]
 pub(crate) use parking_lot::Mutex;
-#[cfg(not(loom))]
-pub(crate) use std::hint::spin_loop;
 
 #[cfg(not(loom))]
 pub(crate) mod atomic {

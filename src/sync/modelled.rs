@@ -26,11 +26,6 @@ pub(crate) mod barrier {
     }
 }
 
-/// Lets other threads run, so that what is waited for can come.
-pub(crate) fn spin_loop() {
-    loom::thread::yield_now();
-}
-
 /// A lock whose holders loom can interrupt.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);

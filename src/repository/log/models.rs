@@ -16,7 +16,7 @@ const TOPIC: TopicId = TopicId::new(7);
 /// Bytes of a payload. A segment of the smallest ring, 64 bytes, then holds two frames.
 const LEN: usize = 8;
 /// The records that this ring holds.
-pub(crate) const RING: u64 = 128;
+pub(crate) const RING: u64 = 16;
 
 /// A writer of the smallest ring.
 pub(crate) fn writer() -> LogWriter {

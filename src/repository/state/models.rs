@@ -91,7 +91,7 @@ pub fn reader_that_keeps_up_takes_whole_values() {
 }
 
 /// Three threads and two slots, which two publishers write: one of an earlier epoch, whose program does not know yet that it is gone,
-/// and the present one. Each publishes two values, and the reader reads twice. What it takes is of its epoch and whole; anything else is an
+/// and the present one. The first publishes a value, the other one two, and the reader reads once. What it takes is of its epoch and whole; anything else is an
 /// error.
 pub fn values_of_an_earlier_epoch_are_refused() {
     check(Preemptions { quick: Some(1), long: Some(2) }, || {
@@ -102,21 +102,13 @@ pub fn values_of_an_earlier_epoch_are_refused() {
         let mut reader = StateReader::new(geometry, epoch(2), TOPIC);
         loom::explore();
         let before = thread::spawn(move || {
-            for sequence in 1..=2 {
-                earlier.publish(&payload(0x80 | sequence), 1, sequence).unwrap();
-            }
+            earlier.publish(&payload(0x81), 1, 1).unwrap();
         });
         let now = thread::spawn(move || publish(&mut present, 2));
-        for _ in 0..2 {
-            if let Ok(Some(taken)) = reader.poll(&memory) {
-                let verified = reader.verified(taken);
-                assert_eq!(verified.meta.epoch, epoch(2));
-                assert_eq!(
-                    verified.payload,
-                    payload(verified.meta.sequence.get()),
-                    "a value of another epoch"
-                );
-            }
+        if let Ok(Some(taken)) = reader.poll(&memory) {
+            let verified = reader.verified(taken);
+            assert_eq!(verified.meta.epoch, epoch(2));
+            assert_eq!(verified.payload, payload(verified.meta.sequence.get()), "a value of another epoch");
         }
         before.join().unwrap();
         now.join().unwrap();

@@ -14,7 +14,6 @@ use crate::memory::Region;
 use crate::repository::reader::{HOT_LINE, NOTHING, unread};
 use crate::repository::{Fetch, Finding, GrantedAt, ReadFailure, Reader, SubscriberStats, Taken, WriteOrder};
 use crate::sync::atomic::{Ordering, fence};
-use crate::sync::spin_loop;
 
 /// A reader of a state repository: finds the newest value, copies it to private memory, and accepts it if
 /// stamps, bounds, epoch and CRC agree. It does not allocate, block or make system calls.
@@ -440,6 +439,6 @@ impl Reader for StateReader {
 /// Gives the writer a little time, more with each attempt.
 fn spin(attempts: u32) {
     if attempts > limits::TORN_RETRIES_AT_ONCE {
-        (0..1u32 << attempts.min(10)).for_each(|_| spin_loop());
+        (0..1u32 << attempts.min(10)).for_each(|_| std::hint::spin_loop());
     }
 }

@@ -25,6 +25,7 @@ check! {
     log::lapped_reader_takes_whole_records_or_reports_them_lost;
     log::polling_reader_that_is_lapped_takes_no_later_record;
     push::landing_of_a_state_shows_whole_values_only;
+    push::newest_value_of_a_landing_region_is_overwritten;
     push::subscriber_reads_a_state_while_it_is_copied;
     push::landing_of_a_log_shows_whole_records_only;
     push::last_value_arrives_whoever_has_the_landing_region;

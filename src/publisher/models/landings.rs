@@ -78,7 +78,33 @@ pub fn landing_of_a_state_shows_whole_values_only() {
     });
 }
 
-/// Three threads: the subscriber reads twice while the node copies.
+/// Two threads and two slots. The publisher has published two values since the one that a landing region has, so that the node writes the
+/// newest one over it; the subscriber reads twice meanwhile.
+pub fn newest_value_of_a_landing_region_is_overwritten() {
+    check(Preemptions { quick: Some(3), long: None }, || {
+        let mut writer = writer();
+        publish(&mut writer);
+        let repository = repository(writer.region(), writer.geometry());
+        let (target, exposed) =
+            landing(writer.geometry().region_len(), KindOptions::default(), writer.last());
+        let mut landing = StateLanding::open(exposed, &repository).unwrap();
+        landing.catch_up(&repository.registration, &mut { u64::MAX });
+        let mut reader = reader(&writer);
+        publish(&mut writer);
+        publish(&mut writer);
+        loom::explore();
+        let copying = thread::spawn(move || {
+            landing.catch_up(&repository.registration, &mut { u64::MAX });
+        });
+        receive(&mut reader, &target);
+        receive(&mut reader, &target);
+        copying.join().unwrap();
+        receive(&mut reader, &target);
+        assert_eq!(reader.last().get(), 3, "the newest value arrives");
+    });
+}
+
+/// Three threads: the subscriber reads once while the node copies.
 pub fn subscriber_reads_a_state_while_it_is_copied() {
     check(Preemptions { quick: Some(1), long: Some(3) }, || {
         let mut writer = writer();
@@ -96,7 +122,6 @@ pub fn subscriber_reads_a_state_while_it_is_copied() {
         let copying = thread::spawn(move || {
             landing.catch_up(&repository.registration, &mut { u64::MAX });
         });
-        receive(&mut reader, &target);
         receive(&mut reader, &target);
         publishing.join().unwrap();
         copying.join().unwrap();

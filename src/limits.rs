@@ -273,7 +273,7 @@ pub(crate) const LOG_BATCH_LEN_MIN: usize = 64 * 1024;
 /// begins no batch for joining subscribers after half of this, nor for those behind after another half: it copies less than three
 /// times as much, over all topics and subscribers, before sessions and heartbeats have their turn. Values of state topics count
 /// as well; a longer one is still copied whole. (A publisher copies its own commits on its own thread.)
-pub(crate) const LOG_COPY_LEN_MAX: usize = if cfg!(loom) { 128 } else { 4 << 20 };
+pub(crate) const LOG_COPY_LEN_MAX: usize = if cfg!(loom) { 64 } else { 4 << 20 };
 
 /// Most bytes of a log in one batch to a landing region over a wire, unless a record is longer.
 pub(crate) const LOG_BATCH_LEN_MAX: usize = 1 << 20;

@@ -12,8 +12,8 @@ use crate::memory::{Protection, Region};
 use crate::publisher::handover::Landing as _;
 use crate::publisher::log_landing::LogLanding;
 use crate::publisher::state_landing::StateLanding;
-use crate::repository::log::LogStart;
 use crate::repository::log::models::{self as log, Taking};
+use crate::repository::log::{LogReader, LogStart};
 use crate::repository::state::{Committed, StateReader, StateWriter};
 use crate::repository::{ReadFailure, Reader as _, WriteOrder, Writer as _};
 use crate::sync::model::{Preemptions, check};
@@ -129,10 +129,10 @@ pub fn subscriber_reads_a_state_while_it_is_copied() {
     });
 }
 
-/// Two threads. The ring is full; the node copies its oldest frames, 128 bytes at a time and twice, while two records are published in
-/// their place. The subscriber reads after each copy.
+/// Two threads. The ring is full; the node copies the oldest two frames while a record is published in the place of the first one. The
+/// subscriber reads then, and once all is copied.
 pub fn landing_of_a_log_shows_whole_records_only() {
-    check(Preemptions { quick: Some(2), long: Some(3) }, || {
+    check(Preemptions { quick: Some(1), long: Some(3) }, || {
         let mut writer = log::writer();
         log::publish(&mut writer, log::RING, 1);
         let repository = repository(writer.region(), writer.geometry());
@@ -140,12 +140,15 @@ pub fn landing_of_a_log_shows_whole_records_only() {
         let (target, exposed) = landing(writer.geometry().region_len(), options, writer.last());
         let mut landing = LogLanding::open(exposed, &repository).unwrap();
         let mut taking = Taking::new(&writer, &target);
+        let follow = |reader: &mut LogReader, memory: &Region| reader.follow(memory, WriteOrder::Words, || 0);
         loom::explore();
-        let publishing = thread::spawn(move || log::publish(&mut writer, 2, 1));
-        for _ in 0..2 {
-            landing.catch_up(&repository.registration, &mut 1);
-            taking.take_all(|reader, memory| reader.follow(memory, WriteOrder::Words, || 0));
-        }
+        let publishing = thread::spawn(move || log::publish(&mut writer, 1, 1));
+        landing.catch_up(&repository.registration, &mut 1);
+        taking.take_all(follow);
         publishing.join().unwrap();
+        while landing.catch_up(&repository.registration, &mut { u64::MAX }) {
+            taking.take_all(follow);
+        }
+        assert_eq!(taking.last().get(), log::RING + 1, "every record is received or reported lost");
     });
 }

@@ -52,20 +52,28 @@ impl Taking {
     }
 
     /// Takes the next record, if there is one. It must be the next one, as it was published, or be reported lost because the writer
-    /// gave it up.
+    /// gave it up. The first one may be any: the oldest when the reader began.
     pub(crate) fn take(&mut self, poll: impl Fn(&mut LogReader, &Region) -> Polled) -> bool {
-        let next = self.reader.next_sequence();
+        let next = self.reader.has_begun().then(|| self.reader.next_sequence());
         let held = self.reader.take_held().map(|taken| Ok(Some(taken)));
         match held.unwrap_or_else(|| poll(&mut self.reader, &self.memory)) {
             Ok(Some(taken)) => {
                 let verified = self.reader.verified(taken);
-                assert_eq!(verified.meta.sequence, next, "records are received in order");
-                assert_eq!(verified.payload, payload(next.get()), "a record that was not published");
+                let sequence = verified.meta.sequence;
+                assert!(
+                    next.is_none_or(|next| next == sequence),
+                    "{sequence} was received instead of {next:?}"
+                );
+                assert_eq!(verified.payload, payload(sequence.get()), "a record that was not published");
                 true
             }
             Ok(None) => false,
             Err(ReadFailure::Lost(lost)) => {
-                assert_eq!((lost.first, lost.reason), (next, LossReason::Lapped));
+                assert!(
+                    next.is_none_or(|next| next == lost.first),
+                    "{lost:?} was reported instead of {next:?}"
+                );
+                assert_eq!(lost.reason, LossReason::Lapped);
                 true
             }
             Err(failure) => panic!("no record is damaged: {failure:?}"),

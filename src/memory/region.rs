@@ -88,15 +88,15 @@ pub(crate) fn check_file_limit(len: u64) -> rustix::io::Result<()> {
 }
 
 impl Region {
-    /// Creates a zeroed region of this length (rounded up to whole words) for the threads of a model.
-    #[cfg(loom)]
+    /// Creates a zeroed region of this length (rounded up to whole words) for the threads of a model, or of a test under Miri.
+    #[cfg(any(loom, miri))]
     #[expect(clippy::unnecessary_wraps, reason = "mapping may fail")]
     pub(crate) fn allocate(len: usize, _protection: Protection) -> Result<Self, MemoryError> {
         Ok(Self { words: Words::new(len.div_ceil(WORD)), access: Access::Write, file: None })
     }
 
     /// Creates a zeroed region of at least `len` bytes (rounded up to whole pages), with its pages present.
-    #[cfg(not(loom))]
+    #[cfg(not(any(loom, miri)))]
     pub(crate) fn allocate(len: usize, protection: Protection) -> Result<Self, MemoryError> {
         if !(WORD..=limits::REGION_LEN_MAX).contains(&len) {
             return Err(MemoryError::Length { len, max: limits::REGION_LEN_MAX });

@@ -43,6 +43,14 @@ impl Words {
         Ok(Self { base, len })
     }
 
+    /// This many zeros on the heap: Miri maps no files.
+    #[cfg(miri)]
+    pub(super) fn new(words: usize) -> Self {
+        let zeros: Box<[AtomicU64]> = (0..words).map(|_| AtomicU64::new(0)).collect();
+        let base = NonNull::from(Box::leak(zeros)).cast();
+        Self { base, len: words * WORD }
+    }
+
     /// Makes the pages of these bytes present, `offset` being where a page begins.
     pub(super) fn populate(&self, offset: usize, len: usize) -> rustix::io::Result<()> {
         assert!(len <= self.len - offset, "{len} bytes at {offset} of {} cannot be populated", self.len);
@@ -143,6 +151,16 @@ impl Words {
     }
 }
 
+#[cfg(miri)]
+impl Drop for Words {
+    fn drop(&mut self) {
+        let words = NonNull::slice_from_raw_parts(self.base.cast::<AtomicU64>(), self.len / WORD);
+        // SAFETY: `new` leaked a box of so many words, which belongs to this value; nothing refers to it.
+        drop(unsafe { Box::from_raw(words.as_ptr()) });
+    }
+}
+
+#[cfg(not(miri))]
 impl Drop for Words {
     fn drop(&mut self) {
         // SAFETY: the range was mapped by `map` and belongs to this value; nothing refers to it, since

@@ -3,9 +3,10 @@
 use std::os::fd::AsFd;
 use std::sync::OnceLock;
 
+use rustix::io::Errno;
 use rustix::mm::MapFlags;
 
-use super::{MemoryError, WORD};
+use super::WORD;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// What `words::Words` is, for the threads of one model. It has the words' values only: a copy loads and stores one after the other, in
@@ -30,8 +31,8 @@ impl Words {
         _len: usize,
         _is_writable: bool,
         _populate: MapFlags,
-    ) -> Result<Self, MemoryError> {
-        Err(MemoryError::Unfit { why: "a model maps no files" })
+    ) -> rustix::io::Result<Self> {
+        Err(Errno::NOTSUP)
     }
 
     #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "its pages are present")]

@@ -188,7 +188,8 @@ impl Region {
     }
 
     fn map(file: impl AsFd, len: usize, access: Access, populate: MapFlags) -> Result<Self, MemoryError> {
-        let words = Words::map(file, len, access == Access::Write, populate)?;
+        let words = Words::map(file, len, access == Access::Write, populate);
+        let words = words.map_err(|errno| MemoryError::System { what: "map", len, source: errno.into() })?;
         Ok(Self { words, access, file: None })
     }
 
@@ -407,5 +408,5 @@ impl fmt::Debug for Region {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;

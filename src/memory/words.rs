@@ -3,9 +3,10 @@
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
 
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use super::{MemoryError, WORD, copy};
+use super::{WORD, copy};
 use crate::sync::atomic::{AtomicU32, AtomicU64};
 
 /// A mapping of a memory file. Its words are accessed by offsets in bytes, which are multiples of 8. One past the end panics.
@@ -27,19 +28,18 @@ impl Words {
         len: usize,
         is_writable: bool,
         populate: MapFlags,
-    ) -> Result<Self, MemoryError> {
+    ) -> rustix::io::Result<Self> {
         let protection = if is_writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         let flags = MapFlags::SHARED | populate;
         // SAFETY: a new mapping at an address chosen by the kernel replaces no existing one.
-        let mapped = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, flags, file, 0) };
-        let base = mapped.map_err(|errno| MemoryError::System { what: "map", len, source: errno.into() })?;
+        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, flags, file, 0) }?;
         // SAFETY: the range was mapped by the call above; the advice only keeps it out of core dumps.
         let advised = unsafe { rustix::mm::madvise(base, len, Advice::LinuxDontDump) };
         if let Err(errno) = advised {
             tracing::debug!(target: "fabricast", %errno, "region memory will appear in core dumps");
         }
-        let base =
-            NonNull::new(base.cast()).ok_or(MemoryError::Unfit { why: "it was mapped at address 0" })?;
+        // The kernel chooses no address 0.
+        let base = NonNull::new(base.cast()).ok_or(Errno::FAULT)?;
         Ok(Self { base, len })
     }
 

@@ -18,7 +18,7 @@ use crate::sync::model::{Preemptions, check};
 /// Two threads. The node accepts a landing region, and tends it once, while two values are published; the publisher takes the region, or
 /// leaves it to the node. Then the node does what it was woken for, or has put off: the subscriber has the last value.
 pub fn last_value_arrives_whoever_has_the_landing_region() {
-    check(Preemptions { quick: Some(2), long: Some(3) }, || {
+    check(Preemptions { quick: Some(1), long: Some(2) }, || {
         let mut writer = writer();
         publish(&mut writer);
         let woken = Arc::new(WakeQueue::with_capacity(4).unwrap());

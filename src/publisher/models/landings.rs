@@ -56,7 +56,7 @@ pub(super) fn receive(reader: &mut StateReader, target: &Region) {
 /// Two threads and two slots. The node copies the newest value to a landing region while two values are published, the second one in its
 /// slot; the subscriber reads after each copy.
 pub fn landing_of_a_state_shows_whole_values_only() {
-    check(Preemptions { quick: Some(2), long: None }, || {
+    check(Preemptions { quick: Some(1), long: Some(3) }, || {
         let mut writer = writer();
         publish(&mut writer);
         let repository = repository(writer.region(), writer.geometry());
@@ -81,7 +81,7 @@ pub fn landing_of_a_state_shows_whole_values_only() {
 /// Two threads and two slots. The publisher has published two values since the one that a landing region has, so that the node writes the
 /// newest one over it; the subscriber reads twice meanwhile.
 pub fn newest_value_of_a_landing_region_is_overwritten() {
-    check(Preemptions { quick: Some(3), long: None }, || {
+    check(Preemptions { quick: Some(1), long: Some(2) }, || {
         let mut writer = writer();
         publish(&mut writer);
         let repository = repository(writer.region(), writer.geometry());
@@ -106,7 +106,7 @@ pub fn newest_value_of_a_landing_region_is_overwritten() {
 
 /// Three threads: the subscriber reads once while the node copies.
 pub fn subscriber_reads_a_state_while_it_is_copied() {
-    check(Preemptions { quick: Some(1), long: Some(3) }, || {
+    check(Preemptions { quick: Some(1), long: Some(2) }, || {
         let mut writer = writer();
         publish(&mut writer);
         let repository = repository(writer.region(), writer.geometry());

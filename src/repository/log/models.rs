@@ -120,21 +120,21 @@ fn check_reads([before, taken, published, batch]: [u64; 4], reads: usize, preemp
 /// Two threads. The reader keeps up, so that it polls the places of the next sequences, and in the end the hot line, as a segment ends;
 /// it reads three times while three records are published.
 pub fn reader_that_keeps_up_takes_every_record() {
-    check_reads([1, 1, 3, 1], 3, Preemptions { quick: Some(2), long: Some(4) });
+    check_reads([1, 1, 3, 1], 3, Preemptions { quick: None, long: None });
 }
 
 /// Two threads. The same with two records in one commit.
 pub fn batch_is_taken_as_a_whole() {
-    check_reads([1, 1, 2, 2], 2, Preemptions { quick: Some(3), long: None });
+    check_reads([1, 1, 2, 2], 2, Preemptions { quick: None, long: None });
 }
 
 /// Two threads. The ring is full, and the reader reads the oldest two records while two are published in their place.
 pub fn lapped_reader_takes_whole_records_or_reports_them_lost() {
-    check_reads([RING, 0, 2, 1], 2, Preemptions { quick: Some(2), long: Some(3) });
+    check_reads([RING, 0, 2, 1], 2, Preemptions { quick: Some(1), long: Some(2) });
 }
 
 /// Two threads. The ring is full, and the reader polls the place of the second record's sequence while two are published, the second one
 /// in that place.
 pub fn polling_reader_that_is_lapped_takes_no_later_record() {
-    check_reads([RING, 1, 2, 1], 2, Preemptions { quick: Some(2), long: Some(3) });
+    check_reads([RING, 1, 2, 1], 2, Preemptions { quick: Some(1), long: Some(2) });
 }

@@ -46,12 +46,12 @@ fn check_sleepers(has_barriers: bool, sleepers: u64, publishes: u64, preemptions
 
 /// Two threads: a sleeper, and two publishes. Both sides have fences.
 pub fn sleeper_misses_no_publish() {
-    check_sleepers(false, 1, 2, Preemptions { quick: None, long: None });
+    check_sleepers(false, 1, 2, Preemptions { quick: Some(4), long: None });
 }
 
 /// Two threads: a sleeper that issues the barrier, and two publishes.
 pub fn sleeper_with_a_barrier_misses_no_publish() {
-    check_sleepers(true, 1, 2, Preemptions { quick: None, long: None });
+    check_sleepers(true, 1, 2, Preemptions { quick: Some(4), long: None });
 }
 
 /// Three threads: two sleepers and one publish. A wake reaches one sleeper (four outside of models), which wakes the other.
@@ -61,7 +61,7 @@ pub fn wake_reaches_every_sleeper() {
 
 /// Two threads: a subscriber waits at a socket, twice, while two values are published. Its slot says so.
 pub fn subscriber_at_a_socket_misses_no_publish() {
-    check(Preemptions { quick: None, long: None }, || {
+    check(Preemptions { quick: Some(4), long: None }, || {
         const SLOT: u32 = 0;
         let (waking, waiting, published) = world(false);
         let socket = Arc::new(Notify::new());

@@ -240,11 +240,12 @@ impl StateLanding {
     }
 
     /// Names no value as the newest, if the newest one is to be overwritten: the publisher has passed as many values over as there are
-    /// slots. Until another one is named, a reader counts nothing that it finds as damaged.
+    /// slots. Until another one is named, a reader counts nothing that it finds as damaged. Where only whole writes appear in order, it
+    /// waits for a while instead.
     #[inline]
     fn withdraw(&self, sequence: Sequence) -> Option<Write> {
         let is_newest = self.geometry.slot_index(sequence) == self.geometry.slot_index(self.written);
-        (is_newest && self.written != Sequence::NONE)
+        (self.writer.has_word_order && is_newest && self.written != Sequence::NONE)
             .then_some(Write::Word { offset: HOT_SEQUENCE, word: Sequence::NONE.get() })
     }
 

@@ -85,6 +85,8 @@
 //! # }
 //! ```
 
+#![cfg_attr(loom, allow(dead_code, unused_imports, reason = "a model uses a part of the crate"))]
+
 #[cfg(target_endian = "big")]
 compile_error!("fabricast regions are little-endian words; big-endian hosts are not supported");
 
@@ -99,10 +101,14 @@ mod id;
 mod inspect;
 mod layout;
 pub mod limits;
+#[cfg(not(loom))]
 #[doc(hidden)]
 pub mod measure;
 mod memory;
 mod metrics;
+#[cfg(loom)]
+#[doc(hidden)]
+pub mod models;
 mod node;
 mod notice;
 mod payload;

@@ -225,9 +225,10 @@ pub(crate) const CLOCK_SUSPENDED_NS: u64 = 10_000_000;
 pub(crate) const CLOCK_LEAPS: usize = 2;
 
 /// Immediate repetitions of a torn read.
-pub(crate) const TORN_RETRIES_AT_ONCE: u32 = 3;
-/// Torn reads of a value before the caller gets `Contended`.
-pub(crate) const TORN_RETRIES_MAX: u32 = 8;
+pub(crate) const TORN_RETRIES_AT_ONCE: u32 = if cfg!(loom) { 1 } else { 3 };
+/// Torn reads of a value before the caller gets `Contended`, or it counts as damaged. Models have as few as that allows: the stamp that
+/// the first one sees is ordered before what the third one loads, by the fence of the second one.
+pub(crate) const TORN_RETRIES_MAX: u32 = if cfg!(loom) { 3 } else { 8 };
 
 /// How long a value that came over an unordered medium must stay wrong to count as damaged, nanoseconds: the rest may be in
 /// flight.
@@ -241,7 +242,7 @@ pub(crate) const PREDICTED_LEN_MAX: usize = 8 * 1024;
 pub const LOG_CAPACITY_DEFAULT: usize = 1 << 20;
 
 /// Bytes of a log that a reader copies at a time, if available; more for a longer record.
-pub(crate) const LOG_FETCH_LEN: usize = 64 * 1024;
+pub(crate) const LOG_FETCH_LEN: usize = if cfg!(loom) { 128 } else { 64 * 1024 };
 
 /// A lapped reader of a log continues this part of the ring after the oldest record, so that the writer does not lap it again at
 /// once.
@@ -272,7 +273,7 @@ pub(crate) const LOG_BATCH_LEN_MIN: usize = 64 * 1024;
 /// begins no batch for joining subscribers after half of this, nor for those behind after another half: it copies less than three
 /// times as much, over all topics and subscribers, before sessions and heartbeats have their turn. Values of state topics count
 /// as well; a longer one is still copied whole. (A publisher copies its own commits on its own thread.)
-pub(crate) const LOG_COPY_LEN_MAX: usize = 4 << 20;
+pub(crate) const LOG_COPY_LEN_MAX: usize = if cfg!(loom) { 64 } else { 4 << 20 };
 
 /// Most bytes of a log in one batch to a landing region over a wire, unless a record is longer.
 pub(crate) const LOG_BATCH_LEN_MAX: usize = 1 << 20;

@@ -8,6 +8,7 @@ use super::error::FabricError;
 use super::registration::Registration;
 use super::wake_socket::RemoteWaker;
 use crate::memory::{ByteRange, Region};
+use crate::sync::atomic::{Ordering, fence};
 
 /// A region received from the peer and not opened yet. Dropping it releases it.
 pub(crate) trait Offer: Debug + Send {
@@ -141,6 +142,21 @@ pub(crate) enum Write {
         /// The word.
         word: u64,
     },
+}
+
+impl Write {
+    /// Writes it from mapped memory to mapped memory, after all writes before it.
+    #[inline]
+    pub(crate) fn place(self, source: &Region, target: &Region) {
+        // Release: a reader that sees a word of this write sees all of the write before it. Pairs with the Acquire
+        // loads and fences of readers.
+        fence(Ordering::Release);
+        match self {
+            Self::Range(ByteRange { offset, len }) => source.write_across(offset, target, offset, len),
+            Self::Line { offset, words } => target.copy_in_head(offset, &words),
+            Self::Word { offset, word } => target.store_release(offset, word),
+        }
+    }
 }
 
 /// Whether one-sided operations are complete.

@@ -4,10 +4,9 @@ use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use super::{FabricError, Waker};
 use crate::limits;
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// Entries that a queue holds without allocating.

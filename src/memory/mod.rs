@@ -10,10 +10,14 @@
 
 #![expect(unsafe_code, reason = "mappings and word access to them require raw pointers")]
 
+#[cfg(not(loom))]
 mod copy;
+mod quad;
 mod region;
+#[cfg_attr(loom, path = "modelled.rs")]
+mod words;
 
-pub(crate) use copy::set_quad;
+pub(crate) use quad::set_quad;
 pub use region::MemoryError;
 pub(crate) use region::{Access, Protection, Region, check_file_limit};
 

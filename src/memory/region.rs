@@ -1,16 +1,18 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+#[cfg(feature = "verbs")]
 use std::ptr::NonNull;
 
 use rustix::fs::{MemfdFlags, SealFlags, SeekFrom};
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::MapFlags;
 use rustix::process::Resource;
 
-use super::{LINE, WORD, copy};
+use super::words::Words;
+use super::{LINE, WORD};
 use crate::limits;
-use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU32, Ordering, fence};
 
 /// The magic number of the huge page file system (`statfs(2)`).
 const HUGETLBFS_MAGIC: rustix::fs::FsWord = 0x9584_58F6;
@@ -72,21 +74,11 @@ pub enum MemoryError {
 /// Word access takes byte offsets that are multiples of 8. Offsets come from validated geometries, so one past the end is a
 /// bug of this crate, not of a peer, and panics.
 pub(crate) struct Region {
-    base: NonNull<u64>,
-    len: usize,
+    words: Words,
     access: Access,
     /// The memory file, if the memory was allocated here. A mapping does not need it.
     file: Option<OwnedFd>,
 }
-
-// SAFETY: this value owns the mapping, which lives as long as it does; all access goes through
-// atomic words, or equivalent copies, by shared reference.
-unsafe impl Send for Region {}
-// SAFETY: as for `Send`: methods take `&self` and access the memory only atomically.
-unsafe impl Sync for Region {}
-
-/// The size of a cache line.
-const CACHE_LINE: usize = 64;
 
 /// Checks the process's limit on the length of files, which memory files count as: the kernel kills a process that exceeds it
 /// (setrlimit(2), SIGXFSZ).
@@ -96,7 +88,15 @@ pub(crate) fn check_file_limit(len: u64) -> rustix::io::Result<()> {
 }
 
 impl Region {
+    /// Creates a zeroed region of this length (rounded up to whole words) for the threads of a model, or of a test under Miri.
+    #[cfg(any(loom, miri))]
+    #[expect(clippy::unnecessary_wraps, reason = "mapping may fail")]
+    pub(crate) fn allocate(len: usize, _protection: Protection) -> Result<Self, MemoryError> {
+        Ok(Self { words: Words::new(len.div_ceil(WORD)), access: Access::Write, file: None })
+    }
+
     /// Creates a zeroed region of at least `len` bytes (rounded up to whole pages), with its pages present.
+    #[cfg(not(any(loom, miri)))]
     pub(crate) fn allocate(len: usize, protection: Protection) -> Result<Self, MemoryError> {
         if !(WORD..=limits::REGION_LEN_MAX).contains(&len) {
             return Err(MemoryError::Length { len, max: limits::REGION_LEN_MAX });
@@ -160,7 +160,7 @@ impl Region {
     /// and peers would refuse the region as sparse.
     fn map_populated(file: &OwnedFd, len: usize) -> Result<Self, MemoryError> {
         let region = Self::map(file, len, Access::Write, MapFlags::empty())?;
-        match rustix::io::retry_on_intr(|| region.advise_populate(0, len)) {
+        match rustix::io::retry_on_intr(|| region.words.populate(0, len)) {
             Ok(()) => Ok(region),
             // Not supported before kernel 5.14.
             Err(Errno::INVAL) => Self::map(file, len, Access::Write, MapFlags::POPULATE),
@@ -172,21 +172,12 @@ impl Region {
     /// as fast as later ones. Blocks meanwhile.
     pub(crate) fn populate(&self, offset: usize, len: usize) {
         let page = rustix::param::page_size();
-        let begin = offset.min(self.len) / page * page;
-        let len = self.len.min(offset.saturating_add(len)) - begin;
-        if let Err(errno) = self.advise_populate(begin, len) {
+        let begin = offset.min(self.len()) / page * page;
+        let len = self.len().min(offset.saturating_add(len)) - begin;
+        if let Err(errno) = self.words.populate(begin, len) {
             // Not supported before kernel 5.14: the first stores map the pages then.
             tracing::trace!(target: "fabricast", %errno, "cannot populate a region");
         }
-    }
-
-    /// Makes the pages of these bytes present, `offset` being where a page begins.
-    fn advise_populate(&self, offset: usize, len: usize) -> rustix::io::Result<()> {
-        assert!(len <= self.len - offset, "{len} bytes at {offset} of {} cannot be populated", self.len);
-        let at = self.range(offset, 0).cast();
-        // SAFETY: the range lies in the mapping, as `range` and the assertion check; present pages are unchanged, missing ones
-        // become zeros.
-        unsafe { rustix::mm::madvise(at, len, Advice::LinuxPopulateWrite) }
     }
 
     /// Whether this memory file is sealed against future mappings for writing.
@@ -197,34 +188,21 @@ impl Region {
     }
 
     fn map(file: impl AsFd, len: usize, access: Access, populate: MapFlags) -> Result<Self, MemoryError> {
-        let protection = match access {
-            Access::Read => ProtFlags::READ,
-            Access::Write => ProtFlags::READ | ProtFlags::WRITE,
-        };
-        let flags = MapFlags::SHARED | populate;
-        // SAFETY: a new mapping at an address chosen by the kernel replaces no existing one.
-        let mapped = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, flags, file, 0) };
-        let base = mapped.map_err(|errno| MemoryError::System { what: "map", len, source: errno.into() })?;
-        // SAFETY: the range was mapped by the call above; the advice only keeps it out of core dumps.
-        let advised = unsafe { rustix::mm::madvise(base, len, Advice::LinuxDontDump) };
-        if let Err(errno) = advised {
-            tracing::debug!(target: "fabricast", %errno, "region memory will appear in core dumps");
-        }
-        let base =
-            NonNull::new(base.cast()).ok_or(MemoryError::Unfit { why: "it was mapped at address 0" })?;
-        Ok(Self { base, len, access, file: None })
+        let words = Words::map(file, len, access == Access::Write, populate);
+        let words = words.map_err(|errno| MemoryError::System { what: "map", len, source: errno.into() })?;
+        Ok(Self { words, access, file: None })
     }
 
     /// Returns its length in bytes; a multiple of the page size.
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.len
+        self.words.len()
     }
 
     /// Returns its address, to register it with a device.
     #[cfg(feature = "verbs")]
     pub(crate) fn base(&self) -> NonNull<u64> {
-        self.base
+        self.words.base()
     }
 
     /// Returns what this process may do with it.
@@ -248,7 +226,7 @@ impl Region {
     /// Loads one word.
     #[inline]
     pub(crate) fn load(&self, offset: usize) -> u64 {
-        self.word(offset).load(Ordering::Relaxed)
+        self.words.word(offset).load(Ordering::Relaxed)
     }
 
     /// Returns the lower half of a word, for futex waits. A word used like this must not be used otherwise.
@@ -258,17 +236,14 @@ impl Region {
     /// If the region is mapped read-only.
     pub(crate) fn half(&self, offset: usize) -> &AtomicU32 {
         self.assert_writable();
-        let word = self.range(offset, 1).cast();
-        // SAFETY: `range` checked that the word lies in the mapping and is aligned, and so is its lower half; the mapping lives
-        // as long as `self`, whose lifetime the reference takes; all access to it is atomic.
-        unsafe { AtomicU32::from_ptr(word) }
+        self.words.half(offset)
     }
 
     /// Loads one word; later loads see what was stored before its [`Self::store_release`].
     #[inline]
     pub(crate) fn load_acquire(&self, offset: usize) -> u64 {
         // Acquire: pairs with the Release of `store_release` in the process that writes this region.
-        self.word(offset).load(Ordering::Acquire)
+        self.words.word(offset).load(Ordering::Acquire)
     }
 
     /// Stores one word.
@@ -279,7 +254,7 @@ impl Region {
     #[inline]
     pub(crate) fn store(&self, offset: usize, word: u64) {
         self.assert_writable();
-        self.word(offset).store(word, Ordering::Relaxed);
+        self.words.word(offset).store(word, Ordering::Relaxed);
     }
 
     /// Stores one word, visible after all earlier stores.
@@ -287,16 +262,13 @@ impl Region {
     pub(crate) fn store_release(&self, offset: usize, word: u64) {
         self.assert_writable();
         // Release: publishes all earlier stores to a reader that loads this word by `load_acquire`.
-        self.word(offset).store(word, Ordering::Release);
+        self.words.word(offset).store(word, Ordering::Release);
     }
 
     /// Copies words to private memory. Each word is whole, but the copy may be torn between words.
     #[inline]
     pub(crate) fn copy_out(&self, offset: usize, target: &mut [u64]) {
-        let source = self.range(offset, target.len());
-        // SAFETY: `range` checked bounds and alignment of the source, which is accessed only atomically; the
-        // target is a private slice of the same number of words, so the two cannot overlap.
-        unsafe { copy::across(source, target.as_mut_ptr(), target.len()) };
+        self.words.copy_out(offset, target);
     }
 
     /// Copies bytes from an offset that is a multiple of 8 to private memory. Each word is whole, but the copy may be torn between
@@ -304,10 +276,7 @@ impl Region {
     #[inline]
     pub(crate) fn copy_out_bytes(&self, offset: usize, target: &mut [u8]) {
         let (whole, rest) = target.as_chunks_mut::<WORD>();
-        let source = self.range(offset, whole.len());
-        // SAFETY: `range` checked bounds and alignment of the source, which is accessed only atomically; the target is a private slice
-        // of the same number of 8-byte chunks, so the two cannot overlap.
-        unsafe { copy::out(source, whole.as_mut_ptr().cast(), whole.len()) };
+        self.words.copy_out_chunks(offset, whole);
         if !rest.is_empty() {
             let last = self.load(offset + whole.len() * WORD).to_le_bytes();
             rest.iter_mut().zip(last).for_each(|(to, from)| *to = from);
@@ -318,10 +287,7 @@ impl Region {
     #[inline]
     pub(crate) fn copy_in(&self, offset: usize, source: &[u64]) {
         self.assert_writable();
-        let target = self.range(offset, source.len());
-        // SAFETY: `range` checked bounds and alignment of the target, which is accessed only atomically; the
-        // source is a private slice of the same number of words, so the two cannot overlap.
-        unsafe { copy::in_(source.as_ptr().cast(), target, source.len()) };
+        self.words.copy_in(offset, source);
     }
 
     /// Copies bytes from private memory to an offset that is a multiple of 8, and pads the last word with
@@ -330,10 +296,7 @@ impl Region {
     pub(crate) fn copy_in_bytes(&self, offset: usize, source: &[u8]) {
         self.assert_writable();
         let (whole, rest) = source.as_chunks::<WORD>();
-        let target = self.range(offset, whole.len());
-        // SAFETY: `range` checked bounds and alignment of the target, which is accessed only atomically; the
-        // source is a private slice of the same number of 8-byte chunks, so the two cannot overlap.
-        unsafe { copy::in_(whole.as_ptr().cast(), target, whole.len()) };
+        self.words.copy_in_chunks(offset, whole);
         if !rest.is_empty() {
             let mut last = [0; WORD];
             last.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
@@ -345,9 +308,9 @@ impl Region {
     /// their cache lines early.
     #[inline]
     pub(crate) fn expect_writes(&self, offset: usize, len: usize) {
-        let end = self.len.min(offset.saturating_add(len));
-        for offset in (offset..end).step_by(CACHE_LINE) {
-            copy::request_line(self.base.as_ptr().wrapping_byte_add(offset));
+        let end = self.len().min(offset.saturating_add(len));
+        for offset in (offset..end).step_by(LINE) {
+            self.words.request_line(offset);
         }
     }
 
@@ -374,7 +337,7 @@ impl Region {
         if last > 0 {
             target.store(target_offset + last * WORD, self.load(offset + last * WORD));
             // Release: the last word becomes visible before any other, and the first one below after all others.
-            crate::sync::atomic::fence(Ordering::Release);
+            fence(Ordering::Release);
             let line = LINE / WORD;
             self.copy_across(offset, target, target_offset, line..last);
             self.copy_across(offset, target, target_offset, 1..last.min(2));
@@ -386,32 +349,8 @@ impl Region {
     /// Copies this range of words, relative to the offsets. Does nothing if it is empty.
     #[inline]
     fn copy_across(&self, offset: usize, target: &Self, target_offset: usize, words: std::ops::Range<usize>) {
-        let source = self.range(offset + words.start.min(words.end) * WORD, words.len());
-        let destination = target.range(target_offset + words.start.min(words.end) * WORD, words.len());
-        // SAFETY: `range` checked bounds and alignment of both, both are accessed only atomically, and two
-        // regions are two mappings, so that they do not overlap.
-        unsafe { copy::across(source, destination, words.len()) };
-    }
-
-    #[inline]
-    fn word(&self, offset: usize) -> &AtomicU64 {
-        let word = self.range(offset, 1);
-        // SAFETY: `range` checked that the word lies in the mapping and is aligned; the mapping lives as long as
-        // `self`, whose lifetime the reference takes; all access to it is atomic.
-        unsafe { AtomicU64::from_ptr(word) }
-    }
-
-    /// Returns the address of `words` words at `offset`, all of them inside the region.
-    #[inline]
-    fn range(&self, offset: usize, words: usize) -> *mut u64 {
-        let fits = offset <= self.len && words <= (self.len - offset) / WORD;
-        assert!(
-            fits && offset.is_multiple_of(WORD),
-            "access to {words} words at {offset} of {} bytes",
-            self.len
-        );
-        // SAFETY: `offset <= len`, so the result stays inside the mapping or one past its end.
-        unsafe { self.base.as_ptr().byte_add(offset) }
+        let skipped = words.start.min(words.end) * WORD;
+        self.words.copy_across(offset + skipped, &target.words, target_offset + skipped, words.len());
     }
 
     #[inline]
@@ -460,21 +399,10 @@ fn check_pages(file: BorrowedFd<'_>, len: usize) -> Result<(), MemoryError> {
     Ok(())
 }
 
-impl Drop for Region {
-    fn drop(&mut self) {
-        // SAFETY: the range was mapped by `map` and belongs to this value; nothing refers to it, since
-        // references to words borrow the value.
-        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
-        if let Err(errno) = unmapped {
-            tracing::warn!(target: "fabricast", %errno, len = self.len, "cannot unmap a region");
-        }
-    }
-}
-
 impl fmt::Debug for Region {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Region")
-            .field("len", &self.len)
+            .field("len", &self.len())
             .field("access", &self.access)
             .finish_non_exhaustive()
     }

@@ -7,6 +7,8 @@
 //! a read in vain.
 
 mod mailbox;
+#[cfg(loom)]
+pub mod models;
 mod receiver;
 mod sender;
 mod wake_word;

@@ -2,12 +2,11 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::thread::{MembarrierCommand, futex, membarrier};
-
 use crate::clock::{Clock, SystemClock, saturate};
 use crate::layout::{LINE, WORD};
 use crate::memory::Region;
 use crate::sync::atomic::{Ordering, compiler_fence, fence};
+use crate::sync::{barrier, futex};
 
 /// Slots of a wake word: subscribers that wait at sockets.
 pub(crate) const WAKE_SLOTS: u32 = 1008;
@@ -22,9 +21,9 @@ const DEMANDED: usize = SLEEPERS + WORD;
 /// Counts the wakes. The kernel compares it with what a sleeper has read.
 const WAKES: usize = LINE;
 /// Sleepers that the publisher wakes.
-const WOKEN_FIRST: u32 = 4;
+const WOKEN_FIRST: u32 = if cfg!(loom) { 1 } else { 4 };
 /// Sleepers that each woken one wakes.
-const WOKEN_NEXT: u32 = 2;
+const WOKEN_NEXT: u32 = if cfg!(loom) { 1 } else { 2 };
 
 const _: () = assert!(WAKES + WORD <= SLOTS && WAKE_WORD_LEN == 8192);
 
@@ -54,7 +53,7 @@ impl WakeWord {
     /// Opens it for the publisher, which then pays the least for a wake.
     pub(crate) fn of_publisher(memory: Arc<Region>) -> Self {
         // Without that permission the publisher issues the barrier at each wake.
-        let has_barriers = membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok();
+        let has_barriers = barrier::register();
         let wake_word = Self { has_barriers, ..Self::new(memory) };
         // Release: a sleeper that reads it knows that the process is registered. The memory is not shared yet.
         wake_word.memory.store_release(DEMANDED, has_barriers.into());
@@ -95,7 +94,7 @@ impl WakeWord {
         fence(Ordering::SeqCst);
         if is_demanded {
             // Fails where the process lacks permission: a wake may then be missed, and the timeout ends the wait.
-            let _ = membarrier(MembarrierCommand::GlobalExpedited);
+            barrier::issue();
         }
     }
 
@@ -129,13 +128,13 @@ impl WakeWord {
         let deadline_ns = SystemClock.monotonic_ns().saturating_add(saturate(timeout));
         let deadline = futex::Timespec::try_from(Duration::from_nanos(deadline_ns)).ok();
         // An error is an earlier wake, a signal or the timeout: the caller checks again in any case.
-        let woken = futex::wait_bitset(wakes, futex::Flags::empty(), seen, deadline.as_ref(), mark(seen));
+        let woken = futex::wait_bitset(wakes, seen, deadline.as_ref(), mark(seen));
         // Relaxed: only compared.
         let now = wakes.load(Ordering::Relaxed);
         if woken.is_ok() && now != seen {
             // Only those that slept before this wake: otherwise sleepers would wake one another for ever.
             let older = NonZeroU32::new(!mark(now).get()).unwrap_or(NonZeroU32::MAX);
-            let _ = futex::wake_bitset(wakes, futex::Flags::empty(), WOKEN_NEXT, older);
+            futex::wake_bitset(wakes, WOKEN_NEXT, older);
         }
     }
 
@@ -153,8 +152,7 @@ impl WakeWord {
         let wakes = self.memory.half(WAKES);
         // Release: a woken subscriber sees what was published before.
         wakes.fetch_add(1, Ordering::Release);
-        // Fails only on an invalid address.
-        let _ = futex::wake(wakes, futex::Flags::empty(), WOKEN_FIRST);
+        futex::wake(wakes, WOKEN_FIRST);
     }
 }
 

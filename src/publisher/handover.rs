@@ -1,14 +1,13 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use super::CopyBudget;
 use super::landing_writer::LandingWriter;
 use super::subscribers::TopicSubscriber;
 use crate::fabric::{KeyedWaker, Registration, RemoteWrite};
 use crate::id::{Epoch, KindOptions, Sequence};
 use crate::limits;
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// How often, in quick succession, the node tends a complete landing region that the publisher has not taken back.

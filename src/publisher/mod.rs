@@ -14,6 +14,8 @@ mod loan;
 mod log;
 mod log_landing;
 mod log_loan;
+#[cfg(loom)]
+pub mod models;
 mod notices;
 mod opening;
 mod output;

@@ -159,9 +159,10 @@ impl StateLanding {
         }
         let Committed { sequence, slot, payload_len, .. } = committed;
         let body = ByteRange { offset: slot.offset + WORD, len: slot.len - WORD };
+        let withdrawn = self.withdraw(sequence);
         let retired = self.retire(sequence, slot, payload_len);
         self.hidden = Some(committed);
-        self.writer.post(source, &[retired, Write::Range(body)], sequence);
+        self.writer.post_those(source, [withdrawn, Some(retired), Some(Write::Range(body))], sequence);
         true
     }
 
@@ -189,6 +190,7 @@ impl StateLanding {
         let Committed { sequence, slot, payload_len, .. } = *committed;
         let hot = self.hot(committed);
         let moved = self.held_len(sequence) != payload_len;
+        let withdrawn = self.withdraw(sequence);
         let expected = self.advance(sequence);
         let passed_over = expected.get() > 1 && sequence > expected;
         if !moved && !passed_over {
@@ -199,7 +201,8 @@ impl StateLanding {
             return self.writer.post(source, &[retired, Write::Range(slot), hot], sequence);
         }
         let stamp = self.stamp(expected, sequence);
-        self.writer.post(source, &[retired, Write::Range(slot), hot, stamp], sequence)
+        let writes = [withdrawn, Some(retired), Some(Write::Range(slot)), Some(hot), Some(stamp)];
+        self.writer.post_those(source, writes, sequence)
     }
 
     /// Writes a value where only whole writes appear in order. A reader that keeps up reads only the slots, and usually finds the
@@ -234,6 +237,16 @@ impl StateLanding {
     fn hot(&self, committed: &Committed) -> Write {
         let Committed { sequence, payload_len, published_ns, .. } = *committed;
         Write::Line { offset: HOT_OFFSET, words: hot_line(sequence, payload_len, self.epoch, published_ns) }
+    }
+
+    /// Names no value as the newest, if the newest one is to be overwritten: the publisher has passed as many values over as there are
+    /// slots. Until another one is named, a reader counts nothing that it finds as damaged. Where only whole writes appear in order, it
+    /// waits for a while instead.
+    #[inline]
+    fn withdraw(&self, sequence: Sequence) -> Option<Write> {
+        let is_newest = self.geometry.slot_index(sequence) == self.geometry.slot_index(self.written);
+        (self.writer.has_word_order && is_newest && self.written != Sequence::NONE)
+            .then_some(Write::Word { offset: HOT_SEQUENCE, word: Sequence::NONE.get() })
     }
 
     /// Overwrites the tail stamp of the slot's previous value, so that no bytes pass for it.

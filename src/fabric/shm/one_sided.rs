@@ -9,7 +9,6 @@ use crate::fabric::{
     Registration, RemoteRead, RemoteWaker, RemoteWrite, Revocation, SocketWaker, Write,
 };
 use crate::memory::{Access, MemoryError, Region};
-use crate::sync::atomic::{Ordering, fence};
 
 /// A region's identity.
 #[derive(Debug)]
@@ -129,18 +128,7 @@ impl RemoteWrite for ShmWrite {
     #[inline]
     fn post(&mut self, source: &Registration, writes: &[Write]) -> Result<Completion, FabricError> {
         let region = self.region();
-        for write in writes {
-            // Release: a reader that sees a word of this write sees all of the write before it. Pairs with the Acquire
-            // loads and fences of readers.
-            fence(Ordering::Release);
-            match *write {
-                Write::Range(ByteRange { offset, len }) => {
-                    source.region().write_across(offset, region, offset, len);
-                }
-                Write::Line { offset, words } => region.copy_in_head(offset, &words),
-                Write::Word { offset, word } => region.store_release(offset, word),
-            }
-        }
+        writes.iter().for_each(|write| write.place(source.region(), region));
         Ok(Completion::Done)
     }
 

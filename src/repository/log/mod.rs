@@ -1,6 +1,8 @@
 //! The repository of a log topic: ordered records in a ring of bytes (see [`crate::layout::log`]).
 
 mod arbiter;
+#[cfg(loom)]
+pub mod models;
 mod places;
 mod reader;
 mod staged;

@@ -1,6 +1,8 @@
 //! The repository of a state topic: the newest value, in a ring of slots (see [`crate::layout::state`]).
 
 mod arbiter;
+#[cfg(loom)]
+pub mod models;
 mod reader;
 mod staged;
 mod writer;

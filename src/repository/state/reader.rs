@@ -219,13 +219,14 @@ impl StateReader {
 
     /// Counts a failed copy. Returns an error after enough of them: a damaged value
     /// is reported once and skipped; one that kept changing is retried by the next call. The newest value
-    /// is never the one being overwritten, so a copy of it that fails each time is of a damaged one; where words may arrive late,
-    /// it must also fail for a while.
+    /// is never the one being overwritten, so a copy of it that fails each time is of a damaged one, unless it `is_passed`: no longer
+    /// the newest. Where words may arrive late, it must also fail for a while.
     fn retry(
         &mut self,
         sequence: Sequence,
         rejection: SlotRejection,
         now_ns: Option<u64>,
+        is_passed: impl FnOnce() -> bool,
     ) -> Result<(), ReadFailure> {
         self.attempts += 1;
         if self.suspect.replace(sequence) == Some(sequence) {
@@ -240,7 +241,7 @@ impl StateReader {
         }
         let attempts = std::mem::take(&mut self.attempts);
         let settled = |now_ns: u64| now_ns.saturating_sub(self.suspect_since_ns) >= limits::DAMAGE_SETTLED_NS;
-        if self.suspicions < attempts || !now_ns.is_none_or(settled) {
+        if self.suspicions < attempts || !now_ns.is_none_or(settled) || is_passed() {
             return Err(ReadFailure::Contended { attempts });
         }
         Err(self.reject(sequence, rejection))
@@ -304,7 +305,11 @@ impl Reader for StateReader {
             let Some(sequence) = self.newest(memory) else { return Ok(None) };
             match self.take(memory, sequence) {
                 Ok(taken) => return Ok(Some(taken)),
-                Err(rejection) => self.retry(sequence, rejection, None)?,
+                Err(rejection) => self.retry(sequence, rejection, None, || {
+                    // Acquire: as in `newest`. No value is named while the publisher overwrites the newest one of a landing region.
+                    let newest = Sequence::new(memory.load_acquire(HOT_SEQUENCE));
+                    newest == Sequence::NONE || newest > sequence
+                })?,
             }
             spin(self.attempts);
         }
@@ -394,7 +399,7 @@ impl Reader for StateReader {
         match self.take(mirror, sequence) {
             Ok(taken) => Ok(Finding::Taken(taken)),
             Err(rejection) => {
-                self.retry(sequence, rejection, Some(now_ns))?;
+                self.retry(sequence, rejection, Some(now_ns), || false)?;
                 Ok(Finding::More(next))
             }
         }

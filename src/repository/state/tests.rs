@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::*;
 use crate::id::{Epoch, Sequence, TopicId};
 use crate::layout::Geometry;
-use crate::layout::header::StaticHeader;
+use crate::layout::header::{HOT_SEQUENCE, StaticHeader};
 use crate::layout::state::{SlotHeader, StateGeometry};
 use crate::memory::{Access, Protection, Region};
 use crate::repository::{
@@ -365,6 +365,30 @@ fn a_hot_writer_never_gets_a_torn_value_accepted() {
     }
     stop.store(true, crate::sync::atomic::Ordering::Relaxed);
     writing.join().unwrap();
+}
+
+/// A landing region's newest value, which the publisher overwrites while it names none: it may be read again, and is never damaged.
+#[test]
+fn value_that_is_no_longer_the_newest_is_not_damaged() {
+    let mut writer = writer(2, 64);
+    writer.publish(b"first", 1, 0).unwrap();
+    let (mut keeping_up, mut beginning) = (reader(&writer), reader(&writer));
+    keeping_up.read(writer.region()).unwrap().unwrap();
+    writer.publish(b"second", 1, 0).unwrap();
+    let tail = writer.geometry().slot_offset(Sequence::new(2)) + StateGeometry::tail_offset(6);
+    writer.region().store(tail, 4);
+    writer.region().store(HOT_SEQUENCE, 0);
+    for _ in 0..100 {
+        assert!(beginning.read(writer.region()).unwrap().is_none());
+        let failure = keeping_up.read(writer.region()).unwrap_err();
+        assert!(matches!(failure, ReadFailure::Contended { .. }), "{failure:?}");
+    }
+    writer.region().store(HOT_SEQUENCE, 2);
+    for reader in [&mut keeping_up, &mut beginning] {
+        let failure = reader.read(writer.region()).unwrap_err();
+        assert_eq!(failure, ReadFailure::BrokenStamps { sequence: Sequence::new(2) });
+        assert_eq!(reader.counts().rejected, 1);
+    }
 }
 
 /// A head stamp damaged downwards does not hide later values from a fetching reader.

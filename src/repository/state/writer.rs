@@ -163,7 +163,12 @@ impl StateWriter {
         let sequence = self.last.next();
         let offset = self.geometry.slot_offset(sequence);
         let held = self.held_lens.get(self.geometry.slot_index(sequence)).copied().unwrap_or(0);
-        self.region.store(offset + StateGeometry::tail_offset(held), sequence.get());
+        // Release: a reader that sees this tail stamp (then has an Acquire fence) also sees the value before it announced, so that it
+        // does not take the one replaced here for a newest one that is damaged. C11 7.17.4, paragraph 4: a release store synchronizes
+        // with an acquire fence behind a load that reads from it. x86-64 stores in program order anyway; ARM64 does not without the STLR
+        // that this is (Arm Architecture Reference Manual, B2.3, Store-Release). The fence below comes too late for this word. Pairs
+        // with the fences in `StateReader` and `StateLanding`.
+        self.region.store_release(offset + StateGeometry::tail_offset(held), sequence.get());
         // Release: a reader that sees a word of the new value (then has an Acquire fence) also sees the old tail stamp
         // gone. Pairs with the fence in `StateReader`.
         fence(Ordering::Release);

@@ -16,7 +16,6 @@ use crate::fabric::{
 };
 use crate::memory::WORD;
 use crate::memory::{Access, MemoryError, Protection, Region};
-use crate::sync::atomic::{Ordering, fence};
 
 /// A region sent by a peer.
 #[derive(Debug)]
@@ -124,17 +123,7 @@ struct MappedWrite {
 impl RemoteWrite for MappedWrite {
     fn post(&mut self, source: &Registration, writes: &[Write]) -> Result<Completion, FabricError> {
         check_writes(self.target.len(), source, writes)?;
-        for write in writes {
-            // Release: a reader of a word of this write has seen the previous word. Pairs with the Acquire loads of readers.
-            fence(Ordering::Release);
-            match *write {
-                Write::Range(ByteRange { offset, len }) => {
-                    source.region().write_across(offset, &self.target, offset, len);
-                }
-                Write::Line { offset, words } => self.target.copy_in_head(offset, &words),
-                Write::Word { offset, word } => self.target.store_release(offset, word),
-            }
-        }
+        writes.iter().for_each(|write| write.place(source.region(), &self.target));
         Ok(Completion::Done)
     }
 

@@ -1,0 +1,58 @@
+//! Models of landing regions that change hands between the publisher and its node.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use loom::thread;
+
+use super::landings::{publish, reader, receive, writer};
+use super::{landing, repository};
+use crate::fabric::WakeQueue;
+use crate::id::KindOptions;
+use crate::publisher::CopyBudget;
+use crate::publisher::handover::{Handover, Landings as _};
+use crate::publisher::state_landing::StateLanding;
+use crate::repository::{Reader as _, Writer as _};
+use crate::sync::model::{Preemptions, check};
+
+/// Two threads. The node accepts a landing region, and tends it once, while two values are published; the publisher takes the region, or
+/// leaves it to the node. Then the node does what it was woken for, or has put off: the subscriber has the last value.
+pub fn last_value_arrives_whoever_has_the_landing_region() {
+    check(Preemptions { quick: Some(1), long: Some(2) }, || {
+        let mut writer = writer();
+        publish(&mut writer);
+        let woken = Arc::new(WakeQueue::with_capacity(4).unwrap());
+        let repository = repository(writer.region(), writer.geometry());
+        let handover = Arc::new(Handover::<StateLanding>::new(repository, woken.keyed(1)));
+        let (target, exposed) =
+            landing(writer.geometry().region_len(), KindOptions::default(), writer.last());
+        let mut reader = reader(&writer);
+        loom::explore();
+        let publishing = thread::spawn({
+            let handover = Arc::clone(&handover);
+            move || {
+                let mut landings = Vec::new();
+                for _ in 0..2 {
+                    let commit = publish(&mut writer);
+                    handover.deliver(&mut landings, &commit);
+                }
+            }
+        });
+        let budget = CopyBudget::new();
+        handover.accept(exposed, &budget).unwrap();
+        receive(&mut reader, &target);
+        let mut is_due = handover.tend(&budget).again_ns.is_some();
+        publishing.join().unwrap();
+        loop {
+            let mut keys = BTreeSet::new();
+            woken.take(&mut keys);
+            if !is_due && keys.is_empty() {
+                break;
+            }
+            budget.refill();
+            is_due = handover.tend(&budget).again_ns.is_some();
+        }
+        receive(&mut reader, &target);
+        assert_eq!(reader.last().get(), 3, "the last value arrives");
+    });
+}

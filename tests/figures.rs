@@ -230,7 +230,7 @@ fn figures_that_the_machine_did_not_measure_are_named() {
 }
 
 #[test]
-fn names_tell_the_fabric() {
+fn figures_over_verbs_have_names_of_their_own() {
     for figure in FIGURES {
         assert_eq!(figure.name.starts_with("verbs-"), figure.fabric == Fabric::Verbs, "{}", figure.name);
     }

@@ -60,12 +60,19 @@ fn runs() -> Vec<(ProgramPlan, RdmaConnect)> {
     let mut sleeping = plan(Program::Send, 64);
     sleeping.events = true;
     runs.push((sleeping, managed));
-    match std::env::var("FABRICAST_TEST_PROGRAMS").as_deref() {
-        Ok("reliable") => {}
-        Err(_) => lossy.iter().for_each(|program| runs.push((plan(*program, 1000), exchanged))),
-        Ok(other) => panic!("unknown value: {other}"),
+    if !loses_packets() {
+        lossy.iter().for_each(|program| runs.push((plan(*program, 1000), exchanged)));
     }
     runs
+}
+
+/// Whether the wire between the hosts loses packets.
+fn loses_packets() -> bool {
+    match std::env::var("FABRICAST_TEST_PROGRAMS").as_deref() {
+        Ok("reliable") => true,
+        Err(_) => false,
+        Ok(other) => panic!("unknown value: {other}"),
+    }
 }
 
 fn plan(program: Program, size: u32) -> ProgramPlan {
@@ -80,13 +87,17 @@ fn plan(program: Program, size: u32) -> ProgramPlan {
 fn programs_that_answer() {
     let never = never();
     let listener = ProgramListener::open(&host("SELF")).expect("an address of a device");
+    // On a wire that loses packets the other host may dial again when its first request was answered too late.
+    let again_max = if loses_packets() { 2 } else { 0 };
     for (plan, connect) in runs() {
+        let mut again = again_max;
         let report = loop {
             match listener.serve_next(never.as_fd()) {
                 Ok(report) => break report.expect("a program that is not refused"),
-                // On a bad wire the other host may have dialled again.
-                Err(error) => println!("{plan:?} {connect:?}: {error}"),
+                Err(error) if again > 0 => println!("{plan:?} {connect:?}: {error}"),
+                Err(error) => panic!("{plan:?} {connect:?}: {error}"),
             }
+            again -= 1;
         };
         assert_eq!((report.client.wrong, report.agent.wrong), (0, 0), "{plan:?} {connect:?} {report:?}");
     }
@@ -103,10 +114,8 @@ fn programs_that_drive() {
         let (client, agent, figures) = (report.client, report.agent, report.figures);
         println!("{:?} {} B {connect:?}: {figures:?}, lost {}", plan.program, plan.size, client.lost);
         assert_eq!((client.wrong, agent.wrong), (0, 0), "{plan:?} {connect:?} {report:?}");
-        assert_eq!(figures.iterations + client.lost, ITERATIONS, "{plan:?} {connect:?} {report:?}");
+        assert_eq!(figures.iterations, ITERATIONS, "{plan:?} {connect:?} {report:?}");
         assert!(client.verified + agent.verified > 0 && client.whole + agent.whole > 0, "{report:?}");
-        // An emulated processor may stand still for longer than a block is waited for.
-        let lost_max = if plan.program.is_reliable() { 0 } else { ITERATIONS / 10 };
-        assert!(client.lost <= lost_max, "{plan:?} {connect:?} {report:?}");
+        assert_eq!(client.lost, 0, "{plan:?} {connect:?} {report:?}");
     }
 }

@@ -72,17 +72,8 @@ fn rdma(node: &Node) -> String {
 
 fn subscribe(node: &Node, address: &str, delivery: Delivery) -> StateSubscriber<Raw> {
     let target = format!("{address}/{TOPIC}");
-    let mut opened = None;
-    wait_until("a subscription", || {
-        let builder = node.state_subscriber::<Raw>(&target).delivery(delivery).timeout(PATIENCE);
-        opened = match builder.open() {
-            // A machine that is busy may not answer a connection request in time.
-            Err(SubscriberError::Unreachable { source: FabricError::NoAnswer { .. }, .. }) => None,
-            opened => Some(opened.expect("a subscription")),
-        };
-        opened.is_some()
-    });
-    opened.expect("a subscription")
+    let builder = node.state_subscriber::<Raw>(&target).delivery(delivery).timeout(PATIENCE);
+    builder.open().expect("a subscription")
 }
 
 fn anonymous(dir: &Path) -> Node {

@@ -130,11 +130,12 @@ fn bandwidth(lab: &mut Lab, tool: &str, size: u64) -> Outcome<()> {
     Ok(())
 }
 
-/// Repeats what fails: in an emulated machine a tool of perftest ends without a result now and then.
+/// Repeats a tool of perftest that ends without a result, and reports each time.
 fn attempted<T>(mut run: impl FnMut() -> Outcome<T>) -> Outcome<T> {
     for _ in 1..ATTEMPTS_MAX {
-        if let Ok(result) = run() {
-            return Ok(result);
+        match run() {
+            Ok(result) => return Ok(result),
+            Err(error) => eprintln!("tools/bench: {error}; it is run again"),
         }
     }
     run()

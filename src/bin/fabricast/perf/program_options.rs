@@ -17,7 +17,7 @@ pub(super) struct ProgramOptions {
     /// Scatter/gather elements of each block, up to 32 [default: 1]
     #[arg(long, value_name = "N")]
     pub(super) sge: Option<u32>,
-    /// Work requests of which one has a completion; with --chain at most --depth, of whole chains [default: 64, with blast 16]
+    /// Work requests of which one has a completion [default: 64, with blast 16]
     #[arg(long, value_name = "N")]
     pub(super) signal_every: Option<u32>,
     /// Most work requests in flight, and receives posted, up to 16384 [default: 128]

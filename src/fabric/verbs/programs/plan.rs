@@ -78,7 +78,7 @@ impl Program {
     }
 
     /// Whether its queue pairs are reliable.
-    pub fn is_reliable(self) -> bool {
+    pub(super) fn is_reliable(self) -> bool {
         self.kind() == QueuePairKind::Rc
     }
 
@@ -196,7 +196,7 @@ impl ProgramPlan {
         }
     }
 
-    /// The most work requests of which one may have a completion.
+    /// The largest [`signal_every`](Self::signal_every) that this depth and this chain allow.
     pub fn signal_every_max(&self) -> u32 {
         self.ring().saturating_add(1).saturating_sub(self.chain).max(1)
     }
@@ -213,7 +213,7 @@ impl ProgramPlan {
 
     /// After which time the other end, if it sleeps, gives up.
     pub(super) fn longest_ns(&self) -> u64 {
-        // A blast begins no part later than that, and has a last one.
+        // A blast begins its last part within this time, and then compares it.
         let run_ns = if self.program.is_blast() { self.blast_ns() + COMPARE_NS } else { self.timed_ns() };
         run_ns + ANSWER_NS
     }
@@ -253,7 +253,7 @@ impl ProgramPlan {
         } else if signal_every == 0 || chain == 0 {
             format!("--signal-every {signal_every} and --chain {chain} are at least 1")
         } else if u64::from(chain) + u64::from(signal_every) > u64::from(self.ring()) + 1 {
-            // Whole chains, so that a chain finds room before the ones ahead of it have a completion.
+            // The ring holds whole chains: a chain is posted once there is room for all of it.
             let least = (u64::from(chain) + u64::from(signal_every) - 1).next_multiple_of(u64::from(chain));
             format!(
                 "with --depth {depth}, --chain {chain} and --signal-every {signal_every} leave work requests without a completion: \

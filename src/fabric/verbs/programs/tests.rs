@@ -157,7 +157,7 @@ fn end_with_extreme_numbers_is_an_end() {
     assert_eq!((report.client.verified, report.client.wall_ns, report.figures.total_ns), (max, max, max));
 }
 
-/// An address that is no memory of the peer ends the program with the device's refusal, not with a wait.
+/// A peer that names an address outside its memory ends the program with the error of its device, at once.
 #[test]
 #[ignore = "needs an RDMA device: tools/soft-roce run"]
 fn key_that_opens_nothing_is_reported_by_the_device() {

@@ -99,6 +99,7 @@ mod event;
 mod fabric;
 mod id;
 mod inspect;
+mod keyring;
 mod layout;
 pub mod limits;
 #[cfg(not(loom))]
@@ -129,6 +130,7 @@ pub use fabric::verbs::VerbsError;
 pub use fabric::{Address, AddressError, FabricError, NodeListing, RdmaConnect, Target, default_runtime_dir};
 pub use id::{Delivery, Epoch, Kind, Meta, NameError, NodeName, Sequence, SlowPolicy, TopicId, TopicName};
 pub use inspect::{GeometryReport, InspectError, Liveness, TopicReport};
+pub use keyring::{KeyLineError, KeyName, Keyring, KeyringError, Right};
 pub use layout::header::HeaderError;
 pub use layout::{Fact, GeometryError};
 pub use memory::MemoryError;

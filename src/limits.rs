@@ -22,6 +22,17 @@ pub(crate) const DECODED_VALUES_MAX: usize = 4 * 1024 * 1024;
 /// Elements without bytes of their own (units, empty structs) that a payload may claim in its sequences.
 pub(crate) const EMPTY_ELEMENTS_MAX: usize = 64 * 1024;
 
+/// Longest name of a key, bytes.
+pub const KEY_NAME_LEN_MAX: usize = 64;
+/// Most keys of a keyring.
+pub const KEYS_MAX: usize = 1024;
+/// Longest text of a keyring, bytes.
+pub const KEYRING_LEN_MAX: usize = 1 << 20;
+/// Fields of a line of a keyring.
+pub(crate) const KEY_FIELDS_MAX: usize = 5;
+/// Most keys that a peer proves in a session.
+pub const KEYS_PROVEN_MAX: usize = 64;
+
 /// Largest payload a topic may declare, bytes (1 GiB).
 pub const PAYLOAD_LEN_MAX: usize = 1 << 30;
 /// Largest repository or landing region, bytes (16 GiB).

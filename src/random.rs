@@ -17,10 +17,18 @@ pub(crate) fn number() -> Result<u64, io::Error> {
     }
 }
 
+/// Returns random bytes for a challenge or a secret.
+pub(crate) fn bytes() -> Result<[u8; 32], io::Error> {
+    let mut bytes = [0; 32];
+    rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty())?;
+    Ok(bytes)
+}
+
 #[cfg(test)]
 mod tests {
     #[test]
     fn numbers_differ() {
         assert_ne!(super::number().unwrap(), super::number().unwrap());
+        assert_ne!(super::bytes().unwrap(), super::bytes().unwrap());
     }
 }

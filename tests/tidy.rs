@@ -24,6 +24,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("event", 0),
     ("random", 0),
     ("sync", 0),
+    ("keyring", 1),
     ("memory", 1),
     ("payload", 1),
     ("layout", 2),

@@ -1,0 +1,192 @@
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use zeroize::Zeroizing;
+
+use super::key::{KeyName, Keys};
+use super::parse::{KeyringError, keys_of};
+use crate::limits;
+
+/// The bits of a mode that give rights to others than the owner.
+const OTHERS: u32 = 0o077;
+/// The bits of a mode.
+const MODE: u32 = 0o7777;
+
+/// Keys with which nodes prove to each other what they may do. `docs/security.md` describes the lines of a keyring and what is protected.
+///
+/// A keyring of a file follows it: before each new session the node compares the file with what was read, and reads it again if it
+/// differs. Clones share their keys.
+///
+/// ```
+/// use fabricast::{Keyring, Node};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// let text = format!("desk read md {}", "0123456789abcdef".repeat(4));
+/// let keyring = Keyring::from_text(&text)?;
+/// let node = Node::builder().name("quotes")?.keys(keyring.clone());
+/// # let node = node.runtime_dir(dir.path());
+/// let node = node.open()?;
+/// let mut publisher = node.state_publisher::<String>("md/tokyo").open()?;
+/// publisher.publish(&"sunny".to_owned())?;
+///
+/// let stranger = Node::builder().runtime_dir(dir.path()).open()?;
+/// assert!(stranger.state_subscriber::<String>("shm:quotes/md/tokyo").open().is_err());
+/// let desk = Node::builder().runtime_dir(dir.path()).keys(keyring).open()?;
+/// let mut subscriber = desk.state_subscriber::<String>("shm:quotes/md/tokyo").open()?;
+/// assert_eq!(subscriber.try_receive()?.map(|sample| sample.value).as_deref(), Some("sunny"));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Send and Sync.
+#[derive(Clone)]
+pub struct Keyring {
+    inner: Arc<KeyringInner>,
+}
+
+struct KeyringInner {
+    /// The file, if it is one.
+    path: Option<PathBuf>,
+    read: Mutex<ReadKeys>,
+}
+
+/// The keys that were read last.
+struct ReadKeys {
+    keys: Arc<Keys>,
+    version: Option<FileVersion>,
+    /// The version of the file that could not be used, so that it is reported once.
+    refused: Option<FileVersion>,
+}
+
+/// Shows whether a file is the one that was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FileVersion {
+    device: u64,
+    inode: u64,
+    len: u64,
+    mode: u32,
+    owner: u32,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Keyring {
+    /// Reads the keyring in this file. Blocks for the file system.
+    ///
+    /// # Errors
+    ///
+    /// [`KeyringError`] when the file cannot be read, others than its owner have access to it, it belongs to another user, or a
+    /// line is malformed.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, KeyringError> {
+        let path = path.into();
+        let (keys, version) = read(&path)?;
+        let read = ReadKeys { keys: Arc::new(keys), version: Some(version), refused: None };
+        Ok(Self { inner: Arc::new(KeyringInner { path: Some(path), read: Mutex::new(read) }) })
+    }
+
+    /// Makes a keyring of lines as in a file, for secrets that come from elsewhere. The caller overwrites the text.
+    ///
+    /// # Errors
+    ///
+    /// [`KeyringError`] when a line is malformed, or there is none.
+    pub fn from_text(lines: &str) -> Result<Self, KeyringError> {
+        let keys = Arc::new(keys_of(lines.as_bytes())?);
+        let read = Mutex::new(ReadKeys { keys, version: None, refused: None });
+        Ok(Self { inner: Arc::new(KeyringInner { path: None, read }) })
+    }
+
+    /// Reads the file again if it has changed, as each new session does, and returns whether the keys are new. On an error the
+    /// previous keys stay in force. Sessions that have begun go on. Blocks for the file system.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::open`].
+    pub fn reload(&self) -> Result<bool, KeyringError> {
+        let Some(path) = &self.inner.path else { return Ok(false) };
+        let mut last = self.inner.read.lock();
+        if last.version.is_some() && version_at(path)? == last.version {
+            return Ok(false);
+        }
+        let (keys, version) = read(path)?;
+        *last = ReadKeys { keys: Arc::new(keys), version: Some(version), refused: None };
+        Ok(true)
+    }
+
+    /// Returns the names of its keys, in the order of their lines.
+    pub fn names(&self) -> Vec<KeyName> {
+        self.inner.read.lock().keys.all.iter().map(|key| key.name().clone()).collect()
+    }
+
+    /// The keys in force for a new session, and why a changed file cannot be used, once for each change.
+    pub(crate) fn current(&self) -> (Arc<Keys>, Option<KeyringError>) {
+        let error = self.reload().err();
+        let mut last = self.inner.read.lock();
+        let found = self.inner.path.as_deref().and_then(|path| version_at(path).ok().flatten());
+        let is_new = error.is_some() && (found.is_none() || found != last.refused);
+        if error.is_some() {
+            last.refused = found;
+        }
+        (Arc::clone(&last.keys), error.filter(|_| is_new))
+    }
+}
+
+impl fmt::Debug for Keyring {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Keyring").field("path", &self.inner.path).field("names", &self.names()).finish()
+    }
+}
+
+impl FileVersion {
+    fn of(found: &std::fs::Metadata) -> Self {
+        Self {
+            device: found.dev(),
+            inode: found.ino(),
+            len: found.len(),
+            mode: found.mode(),
+            owner: found.uid(),
+            modified: (found.mtime(), found.mtime_nsec()),
+            changed: (found.ctime(), found.ctime_nsec()),
+        }
+    }
+}
+
+/// The version of the file now; `None` if there is none.
+fn version_at(path: &Path) -> Result<Option<FileVersion>, KeyringError> {
+    match std::fs::metadata(path) {
+        Ok(found) => Ok(Some(FileVersion::of(&found))),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(KeyringError::Unreadable { path: path.to_owned(), source }),
+    }
+}
+
+/// Reads and checks a file. What is checked is what is read: the file is opened once, and opening it never blocks.
+fn read(path: &Path) -> Result<(Keys, FileVersion), KeyringError> {
+    let unreadable = |source| KeyringError::Unreadable { path: path.to_owned(), source };
+    let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
+    let flags = i32::try_from(flags.bits()).unwrap_or_default();
+    let file = File::options().read(true).custom_flags(flags).open(path).map_err(unreadable)?;
+    let found = file.metadata().map_err(unreadable)?;
+    let (path, mode, owner) = (path.to_owned(), found.mode() & MODE, found.uid());
+    if !found.is_file() {
+        return Err(KeyringError::NotAFile { path });
+    }
+    if mode & OTHERS != 0 {
+        return Err(KeyringError::Mode { path, mode });
+    }
+    if owner != 0 && owner != rustix::process::geteuid().as_raw() {
+        return Err(KeyringError::Owner { path, owner });
+    }
+    if found.len() > limits::KEYRING_LEN_MAX as u64 {
+        return Err(KeyringError::TooLong);
+    }
+    // All at once: a buffer that grows would leave copies of the secrets behind.
+    let mut bytes = Zeroizing::new(Vec::with_capacity(limits::KEYRING_LEN_MAX + 1));
+    let mut file = file.take(limits::KEYRING_LEN_MAX as u64 + 1);
+    file.read_to_end(&mut bytes).map_err(unreadable)?;
+    Ok((keys_of(&bytes)?, FileVersion::of(&found)))
+}

@@ -1,0 +1,17 @@
+//! Keys that nodes prove to each other: what a keyring holds, and what proving a key permits. `docs/security.md` describes both, and
+//! what is protected.
+
+mod file;
+mod key;
+mod parse;
+mod transcript;
+
+pub use self::file::Keyring;
+pub use self::key::{KeyName, Right};
+pub use self::parse::{KeyLineError, KeyringError};
+
+pub(crate) use self::key::{Authority, Key, KeyId, Keys};
+pub(crate) use self::transcript::{Challenge, TAG_LEN, Transcript};
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -24,7 +24,7 @@ fn main() -> Outcome<()> {
     println!("{:<32}{:>8}{:>12}{:>12}{:>12}", "one delivery", "size", "p50 ns", "p90 ns", "p99 ns");
     for (number, size) in SIZES.into_iter().enumerate() {
         let address = format!("rdma://{host}:{}", 7600 + number);
-        let node = Node::builder().name(&format!("bench-{size}"))?.rdma(&address)?.open()?;
+        let node = Node::builder().name(&format!("bench-{size}"))?.rdma(&address)?.insecure().open()?;
         let mut publisher = node.state_publisher::<Raw>("values").payload_len_max(size).open()?;
         let subscribing = Node::builder().open()?;
         for (name, delivery) in [

@@ -4,6 +4,7 @@ use crate::chain::ErrorChain;
 use crate::fabric::{AddressError, FabricError};
 use crate::id::NameError;
 use crate::inspect::InspectError;
+use crate::keyring::KeyringError;
 use crate::node::{DialError, DirectoryError, NodeError};
 use crate::payload::{DecodeError, EncodeError, SchemaError};
 use crate::publisher::{FinishError, PublishError, PublisherError};
@@ -62,6 +63,9 @@ pub enum Error {
     /// A topic could not be inspected.
     #[error(transparent)]
     Inspect(#[from] InspectError),
+    /// A keyring is unusable.
+    #[error(transparent)]
+    Keyring(#[from] KeyringError),
     /// A text is not a node or topic name.
     #[error(transparent)]
     Name(#[from] NameError),

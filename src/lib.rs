@@ -122,7 +122,7 @@ mod sync;
 mod testkit;
 
 pub use chain::ErrorChain;
-pub use control::{ControlError, RefuseReason};
+pub use control::{ControlError, RefuseReason, Unproven};
 pub use error::Error;
 pub use event::{Event, EventSink};
 #[cfg(feature = "verbs")]

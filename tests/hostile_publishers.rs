@@ -24,6 +24,7 @@ mod support;
 /// The largest control message, bytes.
 const MESSAGE_LEN_MAX: usize = 96 * 1024;
 /// Numbers of reasons.
+const NO_HELLO: u16 = 36;
 const NOT_PERMITTED: u16 = 6;
 const MALFORMED: u16 = 33;
 const UNEXPECTED: u16 = 34;
@@ -117,19 +118,18 @@ impl Desk {
         RawPeer::dial(self.dir.path(), "desk")
     }
 
-    /// A peer that has invited the desk, and received its hello.
-    fn invited(&self) -> (RawPeer, u64) {
+    /// A peer that has dialled to publish, and received the desk's hello.
+    fn greeted(&self) -> RawPeer {
         let peer = self.dial();
-        peer.send(&raw::invite("t"));
-        let hello = peer.receive().expect("a hello");
-        assert_eq!(hello.kind, raw::HELLO);
-        (peer, hello.long(0))
+        peer.send(&raw::publishing());
+        assert_eq!(peer.receive().expect("a hello").kind, raw::HELLO);
+        peer
     }
 
-    /// A peer that has answered the hello, and received the request for its topic.
+    /// A peer that has invited the desk, and received the request for its topic.
     fn attached(&self) -> RawPeer {
-        let (peer, nonce) = self.invited();
-        peer.send(&raw::hello(Some(nonce)));
+        let peer = self.greeted();
+        peer.send(&raw::invite("t"));
         assert_eq!(peer.receive().expect("a request").kind, raw::ATTACH);
         peer
     }
@@ -179,29 +179,28 @@ fn is_refused(peer: &RawPeer, expected: u16) -> String {
 fn an_invalid_invitation_ends_the_session_with_a_refusal() {
     let mut desk = Desk::new();
     let invite = raw::invite("t");
-    let identity = || Body::default().identity("hostile");
+    let body = Body::default;
     let mut messages: Vec<Vec<u8>> = (1..invite.len()).map(|len| invite[..len].to_vec()).collect();
     messages.push([invite.as_slice(), &[0]].concat());
-    messages.push(identity().message(raw::INVITE));
-    messages.push(identity().bytes(b"").message(raw::INVITE));
-    messages.push(identity().bytes(b"../t").message(raw::INVITE));
-    messages.push(identity().long(u64::MAX).message(raw::INVITE));
-    messages.push(identity().bytes(&[b'x'; limits::TOPIC_NAME_LEN_MAX + 1]).message(raw::INVITE));
-    messages.push(identity().bytes(&[b'x'; 90_000]).message(raw::INVITE));
-    messages.push(Body::default().identity("no name").bytes(b"t").message(raw::INVITE));
+    messages.push(body().message(raw::INVITE));
+    messages.push(body().bytes(b"").message(raw::INVITE));
+    messages.push(body().bytes(b"../t").message(raw::INVITE));
+    messages.push(body().long(u64::MAX).message(raw::INVITE));
+    messages.push(body().bytes(&[b'x'; limits::TOPIC_NAME_LEN_MAX + 1]).message(raw::INVITE));
+    messages.push(body().bytes(&[b'x'; 90_000]).message(raw::INVITE));
     for message in &messages {
-        let peer = desk.dial();
+        let peer = desk.greeted();
         peer.send(message);
         is_refused(&peer, MALFORMED);
     }
     let text = {
-        let peer = desk.dial();
-        peer.send(&identity().bytes(b"t").other_version(raw::INVITE));
+        let peer = desk.greeted();
+        peer.send(&body().bytes(b"t").other_version(raw::INVITE));
         is_refused(&peer, 32)
     };
     assert!(text.contains(&raw::other_version_text()), "{text}");
     let file = raw::memory_file(4096, SealFlags::empty());
-    let peer = desk.dial();
+    let peer = desk.greeted();
     peer.send_with(&invite, &[file.as_fd()]);
     is_refused(&peer, UNEXPECTED);
     desk.serves_and_holds_nothing();
@@ -211,7 +210,7 @@ fn an_invalid_invitation_ends_the_session_with_a_refusal() {
 fn an_invitation_without_a_listener_is_refused() {
     let mut desk = Desk::new();
     for topic in ["u", "t/t", "T"] {
-        let peer = desk.dial();
+        let peer = desk.greeted();
         peer.send(&raw::invite(topic));
         assert_eq!(is_refused(&peer, NOBODY_WAITS), "");
     }
@@ -222,14 +221,14 @@ fn an_invitation_without_a_listener_is_refused() {
 fn an_invitation_out_of_turn_ends_the_session() {
     let mut desk = Desk::new();
     let invite = raw::invite("t");
-    // Twice at once, and again after the answer.
+    // Before the hello, and twice at once.
     let peer = desk.dial();
+    peer.send(&invite);
+    is_refused(&peer, UNEXPECTED);
+    let peer = desk.greeted();
     peer.send(&invite);
     // It may be refused, and the connection closed, before this is sent.
     let _ = peer.try_send(&invite, &[]);
-    is_refused(&peer, UNEXPECTED);
-    let (peer, _) = desk.invited();
-    peer.send(&invite);
     is_refused(&peer, UNEXPECTED);
     let peer = desk.attached();
     peer.send(&invite);
@@ -245,26 +244,22 @@ fn an_invitation_out_of_turn_ends_the_session() {
 #[test]
 fn a_publisher_that_breaks_the_protocol_is_refused() {
     let mut desk = Desk::new();
-    type Deceit = fn(&RawPeer, u64);
-    let deceits: [(u16, Deceit); 6] = [
-        (MALFORMED, |peer, _| peer.send(&[7; 100])),
-        (UNEXPECTED, |peer, _| peer.send(&raw::list_topics())),
-        (UNEXPECTED, |peer, _| peer.send(&raw::hello(None))),
-        (UNEXPECTED, |peer, nonce| peer.send(&raw::hello(Some(nonce ^ 1)))),
-        // Another node than the one that invited.
-        (UNEXPECTED, |peer, nonce| {
-            let body = Body::default().long(7).byte(1).long(nonce);
-            peer.send(&body.identity("somebody").message(raw::HELLO));
-        }),
-        (UNEXPECTED, |peer, nonce| {
-            peer.send_with(&raw::hello(Some(nonce)), &[raw::memory_file(4096, SealFlags::empty()).as_fd()]);
-        }),
+    type Deceit = fn(&RawPeer);
+    let deceits: [(u16, Deceit); 5] = [
+        (MALFORMED, |peer| peer.send(&[7; 100])),
+        (UNEXPECTED, |peer| peer.send(&raw::list_topics())),
+        (UNEXPECTED, |peer| peer.send(&raw::publishing())),
+        (UNEXPECTED, |peer| peer.send(&raw::hello(Some(7)))),
+        (UNEXPECTED, |peer| peer.send(&Body::default().long(0).message(raw::PROVE))),
     ];
     for (reason, deceit) in deceits {
-        let (peer, nonce) = desk.invited();
-        deceit(&peer, nonce);
+        let peer = desk.greeted();
+        deceit(&peer);
         is_refused(&peer, reason);
     }
+    let peer = desk.dial();
+    peer.send_with(&raw::publishing(), &[raw::memory_file(4096, SealFlags::empty()).as_fd()]);
+    is_refused(&peer, UNEXPECTED);
     assert_eq!(desk.peer.ask_number("errors"), 0, "none of them was a publisher that could be accepted");
     desk.serves_and_holds_nothing();
 }
@@ -305,14 +300,14 @@ fn a_publisher_that_does_not_grant_is_an_error_and_the_listener_continues() {
     desk.serves_and_holds_nothing();
 }
 
-/// Peers that never send a hello delay no other; those that never grant delay the others for the listener's timeout.
+/// Peers that never invite delay no other; those that never grant delay the others for the listener's timeout.
 #[test]
 fn a_publisher_that_falls_silent_is_dropped() {
     let mut desk = Desk::with_timeout(SHORT_TIMEOUT);
-    let silent: Vec<_> = (0..20).map(|_| desk.invited().0).collect();
+    let silent: Vec<_> = (0..20).map(|_| desk.greeted()).collect();
     desk.serves();
     for peer in &silent {
-        assert!(peer.receive_within(20 * SHORT_TIMEOUT).is_none(), "it has no more to say");
+        is_refused(peer, NO_HELLO);
     }
     assert_eq!(desk.peer.ask_number("errors"), 0);
     let peer = desk.attached();
@@ -330,13 +325,12 @@ fn a_flood_of_invitations_is_limited_and_leaves_nothing() {
         let mut waiting = Vec::new();
         let mut refused = 0;
         for _ in 0..limits::INVITED_SESSIONS_MAX + 20 {
-            let peer = desk.dial();
+            let peer = desk.greeted();
             peer.send(&raw::invite("t"));
-            let reply = peer.receive().expect("an answer");
-            if reply.kind == raw::HELLO {
+            if waiting.len() < limits::INVITED_SESSIONS_MAX {
                 waiting.push(peer);
             } else {
-                assert_eq!(reply.refusal().0, TOO_MANY_SESSIONS);
+                is_refused(&peer, TOO_MANY_SESSIONS);
                 refused += 1;
             }
         }
@@ -349,15 +343,14 @@ fn a_flood_of_invitations_is_limited_and_leaves_nothing() {
 }
 
 /// Dials a fake subscriber with this timeout, and returns the error.
-fn deceived(timeout: Duration, deceit: impl FnOnce(&RawPeer) + Send + 'static) -> DialError {
+fn deceived(timeout: Duration, deceit: impl FnOnce(&RawPeer, u64) + Send + 'static) -> DialError {
     let dir = tempfile::tempdir().expect("a directory");
     let listener = RawListener::bind(dir.path(), "fake");
     let server = std::thread::spawn(move || {
         let peer = listener.accept();
-        let invite = peer.receive().expect("an invitation");
-        assert_eq!(invite.kind, raw::INVITE);
-        assert!(invite.body.ends_with(b"\x01t"), "{invite:?}");
-        deceit(&peer);
+        let hello = peer.receive().expect("a hello");
+        assert_eq!(hello.kind, raw::HELLO);
+        deceit(&peer, hello.long(0));
         // Stays until the publisher hangs up.
         peer.wait_closed();
     });
@@ -375,46 +368,49 @@ fn dial(dir: &Path, timeout: Duration) -> Result<(), DialError> {
     outcome
 }
 
-/// Sends a hello like a subscriber's node.
-fn greet(peer: &RawPeer) {
-    peer.send(&raw::hello(None));
-    assert_eq!(peer.receive().expect("a hello").kind, raw::HELLO);
+/// Answers the hello like a subscriber's node, and receives the invitation.
+fn greet(peer: &RawPeer, nonce: u64) {
+    peer.send(&raw::hello(Some(nonce)));
+    let invite = peer.receive().expect("an invitation");
+    assert_eq!(invite.kind, raw::INVITE);
+    assert!(invite.body.ends_with(b"\x01t"), "{invite:?}");
 }
 
 #[test]
 fn a_fake_subscriber_costs_a_dialler_its_timeout_at_most() {
-    type Deceit = fn(&RawPeer);
+    type Deceit = fn(&RawPeer, u64);
     type Expected = fn(&DialError) -> bool;
     let session: Expected = |error| matches!(error, DialError::Session { .. });
     let silent: Expected =
         |error| matches!(error, DialError::Session { source: ControlError::Deadline { .. }, .. });
     let not_accepted: Expected = |error| matches!(error, DialError::NotAccepted { .. });
-    let deceits: [(&str, Deceit, Expected); 13] = [
-        ("silence", |_| {}, silent),
-        ("garbage", |peer| peer.send(&[7; 100]), session),
-        ("too long", |peer| peer.send(&[0; MESSAGE_LEN_MAX + 1]), session),
-        ("another version", |peer| peer.send(&Body::default().other_version(raw::HELLO)), session),
-        ("an invitation back", |peer| peer.send(&raw::invite("t")), session),
-        ("a request before the hello", |peer| peer.send(&raw::attach(1, "t", false)), session),
-        ("a hello that answers", |peer| peer.send(&raw::hello(Some(7))), session),
+    let deceits: [(&str, Deceit, Expected); 14] = [
+        ("silence", |_, _| {}, silent),
+        ("garbage", |peer, _| peer.send(&[7; 100]), session),
+        ("too long", |peer, _| peer.send(&[0; MESSAGE_LEN_MAX + 1]), session),
+        ("another version", |peer, _| peer.send(&Body::default().other_version(raw::HELLO)), session),
+        ("an invitation back", |peer, _| peer.send(&raw::invite("t")), session),
+        ("a request before the hello", |peer, _| peer.send(&raw::attach(1, "t", false)), session),
+        ("a hello that answers another", |peer, nonce| peer.send(&raw::hello(Some(nonce ^ 1))), session),
+        ("a hello that answers none", |peer, _| peer.send(&raw::hello(None)), session),
         (
             "a refusal",
-            |peer| peer.send(&Body::default().short(999).short(0).message(raw::REFUSE)),
+            |peer, _| peer.send(&Body::default().short(999).short(0).message(raw::REFUSE)),
             |error| matches!(error, DialError::Refused { reason: RefuseReason::Unknown(999), .. }),
         ),
         ("silence after the hello", greet, not_accepted),
         (
             "a flood of requests whose answers are not taken",
-            |peer| {
-                greet(peer);
+            |peer, nonce| {
+                greet(peer, nonce);
                 wait_until("the flood to be dammed", || peer.flood(&raw::list_topics(), 10_000));
             },
             session,
         ),
         (
             "another topic",
-            |peer| {
-                greet(peer);
+            |peer, nonce| {
+                greet(peer, nonce);
                 peer.send(&raw::attach(1, "u", false));
                 assert_eq!(peer.receive().expect("an answer").kind, raw::REFUSED);
             },
@@ -422,8 +418,8 @@ fn a_fake_subscriber_costs_a_dialler_its_timeout_at_most() {
         ),
         (
             "an unfit landing region",
-            |peer| {
-                greet(peer);
+            |peer, nonce| {
+                greet(peer, nonce);
                 peer.send(&raw::attach(1, "t", true));
                 assert_eq!(peer.receive().expect("an answer").kind, raw::GRANTED);
                 peer.send_with(&raw::expose(1), &[raw::memory_file(4096, SealFlags::empty()).as_fd()]);
@@ -432,8 +428,8 @@ fn a_fake_subscriber_costs_a_dialler_its_timeout_at_most() {
         ),
         (
             "another type, and then the right one at once",
-            |peer| {
-                greet(peer);
+            |peer, nonce| {
+                greet(peer, nonce);
                 peer.send(&raw::attach_by_schema(1, "t", 7));
                 // The publisher may have hung up before this.
                 let _ = peer.try_send(&raw::attach(2, "t", false), &[]);
@@ -461,8 +457,7 @@ fn a_subscriber_that_was_dialled_gets_one_subscription_to_its_topic() {
     let listener = RawListener::bind(dir.path(), "fake");
     let server = std::thread::spawn(move || {
         let peer = listener.accept();
-        assert_eq!(peer.receive().expect("an invitation").kind, raw::INVITE);
-        greet(&peer);
+        greet(&peer, peer.receive().expect("a hello").long(0));
         let refused = |peer: &RawPeer| peer.receive().expect("an answer").refused().0;
         peer.send(&raw::list_topics());
         let page = peer.receive().expect("a page");
@@ -508,9 +503,9 @@ fn errors_name_the_dialling_publisher() {
     let listener = desk.state_listener::<u64>("t").timeout(PATIENCE).open().expect("a listener");
     let peer = RawPeer::dial(dir.path(), "desk");
     let server = std::thread::spawn(move || {
+        peer.send(&raw::publishing());
+        assert_eq!(peer.receive().expect("a hello").kind, raw::HELLO);
         peer.send(&raw::invite("t"));
-        let nonce = peer.receive().expect("a hello").long(0);
-        peer.send(&raw::hello(Some(nonce)));
         assert_eq!(peer.receive().expect("a request").kind, raw::ATTACH);
         peer.send(&Body::default().word(0).short(2).bytes(b"").message(raw::REFUSED));
         // It leaves: the listener's node sends one more request, for the schema.

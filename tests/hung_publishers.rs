@@ -24,7 +24,7 @@ fn role() {
     #[cfg(feature = "verbs")]
     let builder = match role.argument(0) {
         "shm" => builder,
-        address => builder.rdma(address).expect("an address"),
+        address => builder.rdma(address).expect("an address").insecure(),
     };
     let node = builder.open().expect("a node");
     let mut publisher = node.state_publisher::<u64>("t").open().expect("a topic");

@@ -142,7 +142,7 @@ fn processor_time() -> Duration {
 #[ignore = "needs another host: tools/soft-roce run2"]
 fn publisher() {
     let builder = builder().name(NODE).expect("a name");
-    let node = builder.rdma(&host("SELF")).expect("an address").open().expect("a node");
+    let node = builder.rdma(&host("SELF")).expect("an address").insecure().open().expect("a node");
     let mut publisher: LogPublisher<Raw> =
         node.log_publisher(TOPIC).capacity(CAPACITY).payload_len_max(SIZE).open().expect("a topic");
     let readers = |publisher: &LogPublisher<Raw>| publisher.pull_subscribers() + publisher.push_subscribers();
@@ -413,7 +413,7 @@ fn subscribers() {
         check_that_pull_is_refused();
     }
     let builder = builder().name("complete").expect("a name");
-    let node = builder.rdma(&host("SELF")).expect("an address").open().expect("a node");
+    let node = builder.rdma(&host("SELF")).expect("an address").insecure().open().expect("a node");
     let mut complete = node.state_publisher::<u64>(COMPLETE).open().expect("a topic");
     let ((third, thirds), (all, alls)) = (channel(), channel());
     std::thread::scope(|scope| {

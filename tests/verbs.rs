@@ -61,7 +61,7 @@ fn device() -> PathBuf {
 fn publishing(dir: &Path, name: &str) -> Node {
     let address = format!("rdma://{}:0", host());
     let builder = Node::builder().name(name).expect("a name").runtime_dir(dir);
-    builder.rdma(&address).expect("an address").open().expect("a node")
+    builder.rdma(&address).expect("an address").insecure().open().expect("a node")
 }
 
 /// The node's RDMA address.
@@ -162,7 +162,12 @@ fn every_connection_method_serves_subscribers_that_dial_and_that_are_dialled() {
         let open = |name: &str| {
             let builder =
                 Node::builder().name(name).expect("a name").runtime_dir(dir.path()).rdma_connect(connect);
-            builder.rdma(&format!("rdma://{}:0", host())).expect("an address").open().expect("a node")
+            builder
+                .rdma(&format!("rdma://{}:0", host()))
+                .expect("an address")
+                .insecure()
+                .open()
+                .expect("a node")
         };
         let (publishing, subscribing) = (open("publishing"), open("subscribing"));
         let builder = publishing.state_publisher::<Raw>(TOPIC).payload_len_max(SIZE);
@@ -639,7 +644,8 @@ fn limited(role: &Role) {
         }
         "limited listening publisher" => {
             let builder = Node::builder().name("limited").expect("a name").runtime_dir(&role.dir);
-            let node = builder.rdma("rdma://0.0.0.0:7472").expect("an address").open().expect("a node");
+            let node =
+                builder.rdma("rdma://0.0.0.0:7472").expect("an address").insecure().open().expect("a node");
             let [large, small] = publish_both(&node);
             role.say(ErrorChain(&large.expect_err("no memory for a large one")));
             let _small = small.expect("memory for a small one");

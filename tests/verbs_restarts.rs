@@ -35,7 +35,7 @@ fn role() {
     let role = Role::of_this_process();
     raise_files();
     let builder = Node::builder().name("p").expect("a name").runtime_dir(&role.dir);
-    let node = builder.rdma(&address()).expect("an address").open().expect("a node");
+    let node = builder.rdma(&address()).expect("an address").insecure().open().expect("a node");
     let epoch = Epoch::new(role.number(0) as u64).expect("not zero");
     let mut source = Source::open(&node, "log", "t", epoch, Sequence::NONE);
     (0..3).for_each(|_| _ = source.publish());

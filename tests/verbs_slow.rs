@@ -49,7 +49,7 @@ fn publishing(dir: &Path) -> (Node, Arc<Recorder>) {
     let events = Arc::new(Recorder::default());
     let builder =
         Node::builder().name("p").expect("a name").runtime_dir(dir).events(Arc::clone(&events) as _);
-    let node = builder.rdma(&format!("rdma://{}:0", host())).expect("an address").open();
+    let node = builder.rdma(&format!("rdma://{}:0", host())).expect("an address").insecure().open();
     (node.expect("a node"), events)
 }
 

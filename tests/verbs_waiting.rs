@@ -72,7 +72,7 @@ fn set_waits_for_subscribers_of_both_fabrics_without_polling() {
     let dir = tempfile::tempdir().expect("a directory");
     let builder = Node::builder().name("publishing").expect("a name").runtime_dir(dir.path());
     let address = format!("rdma://{}:0", host());
-    let publishing = builder.rdma(&address).expect("an address").open().expect("a node");
+    let publishing = builder.rdma(&address).expect("an address").insecure().open().expect("a node");
     let mut state = publishing.state_publisher::<u64>("state").open().expect("a topic");
     let mut log = publishing.log_publisher::<u64>("log").open().expect("a topic");
     let mut table = publishing.table_publisher::<u64, u64>("table").open().expect("a topic");
@@ -135,7 +135,7 @@ fn set_waits_for_subscribers_of_both_fabrics_without_polling() {
 fn nodes(dir: &tempfile::TempDir) -> (Node, Node, String) {
     let builder = Node::builder().name("publishing").expect("a name").runtime_dir(dir.path());
     let address = format!("rdma://{}:0", host());
-    let publishing = builder.rdma(&address).expect("an address").open().expect("a node");
+    let publishing = builder.rdma(&address).expect("an address").insecure().open().expect("a node");
     let rdma = |address: &&Address| !address.is_local();
     let far = publishing.addresses().iter().find(rdma).expect("it listens").to_string();
     (publishing, Node::builder().runtime_dir(dir.path()).open().expect("a node"), far)

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! AwaitHello --Hello--> Ready --end--> Ending --End--> Ended
+//! AwaitHello --Hello--> Proving --Prove--> Ready
 //!                       Ready --End--> Leaving --end--> Ended
 //! (any)      --refusal, error, deadline, disconnect---> Ended
 //! ```
@@ -15,27 +16,29 @@ mod notices;
 mod progress;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::num::NonZeroU64;
 
 pub(crate) use self::attachment::AttachOptions;
 use self::attachment::{AttachStep, ClientAttachment, NoticesRequest};
 use super::codec::{self, Outgoing, RegionKind};
 use super::error::{ControlError, RefuseReason};
+use super::handshake::{Greeting, Handshake};
 use super::message::{
     Attach, AttachmentId, Detach, Detached, EndReason, EndSummary, Grant, Hello, Identity, ListTopics,
     Message, Refuse, Refused, SubscriberCounts, TopicEnded, TopicEntry, Topics,
 };
 use super::notices::{Notices, NoticesBy, WakeSlot};
 use super::progress::{LetGo, SubscriberPage};
+use super::proof::Prove;
 use crate::id::{Delivery, TopicId, TopicName};
+use crate::keyring::{Authority, KeyName, Right};
 use crate::limits;
 
 /// The subscriber's end of one session. Allocates; neither blocks nor reads a clock.
 #[derive(Debug)]
 pub(crate) struct ClientSession {
-    nonce: NonZeroU64,
-    /// The peer that must answer the hello, if it dialled.
-    inviter: Option<Identity>,
+    handshake: Handshake,
+    /// The peer, while its proofs are awaited.
+    peer: Option<Identity>,
     timeout_ns: u64,
     state: ClientState,
     listing: Option<Listing>,
@@ -49,7 +52,7 @@ pub(crate) struct ClientSession {
 /// An event of a session, for its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ClientEvent {
-    /// The peer's hello arrived; the session accepts requests.
+    /// The peer's hello arrived, and its proofs if there are any; the session accepts requests.
     Ready {
         /// The peer.
         peer: Identity,
@@ -110,6 +113,7 @@ pub(crate) enum ClientEvent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClientState {
     AwaitHello { deadline_ns: u64 },
+    Proving { deadline_ns: u64 },
     Ready,
     Leaving,
     Ending { deadline_ns: u64 },
@@ -123,21 +127,31 @@ struct Listing {
 }
 
 impl ClientSession {
-    /// Creates a session with a peer that was just dialled; the first message is ready. `nonce` is a random number,
-    /// `timeout_ns` limits how long the peer takes to begin and to end the session. The owner limits how long
-    /// requests take: a missing answer does not affect what was granted.
-    pub(crate) fn connect(now_ns: u64, identity: Identity, nonce: NonZeroU64, timeout_ns: u64) -> Self {
-        let hello = Message::Hello(Hello { nonce, answers: None, identity });
+    /// Creates a session with a peer that was just dialled; the first message is ready. `timeout_ns` limits how long the peer takes
+    /// to begin and to end the session. The owner limits how long requests take: a missing answer does not affect what was granted.
+    pub(crate) fn connect(now_ns: u64, greeting: Greeting, timeout_ns: u64) -> Self {
+        let (handshake, hello) = Handshake::dialling(greeting, Right::Read);
+        let state = ClientState::AwaitHello { deadline_ns: now_ns.saturating_add(timeout_ns) };
+        Self { outbox: VecDeque::from([hello]), ..Self::new(handshake, state, timeout_ns) }
+    }
+
+    /// Creates a session with a peer that dialled and invited this side, which a [`ServerSession`](super::ServerSession) has found it
+    /// may. It accepts requests at once.
+    pub(crate) fn invited(greeting: Greeting, authority: Authority, timeout_ns: u64) -> Self {
+        Self::new(Handshake::over(greeting, Right::Publish, authority), ClientState::Ready, timeout_ns)
+    }
+
+    fn new(handshake: Handshake, state: ClientState, timeout_ns: u64) -> Self {
         Self {
-            nonce,
-            inviter: None,
+            handshake,
+            peer: None,
             timeout_ns,
-            state: ClientState::AwaitHello { deadline_ns: now_ns.saturating_add(timeout_ns) },
+            state,
             listing: None,
             is_listing_subscribers: false,
             attachments: BTreeMap::new(),
             attachment_next: AttachmentId::new(0),
-            outbox: VecDeque::from([Outgoing::of(&hello)]),
+            outbox: VecDeque::new(),
         }
     }
 
@@ -148,10 +162,19 @@ impl ClientSession {
         }
     }
 
-    /// Accepts only this peer's hello: it dialled and invited this side, and a
-    /// [`ServerSession`](super::ServerSession) received its first message.
-    pub(crate) fn expect_hello_of(&mut self, inviter: Identity) {
-        self.inviter = Some(inviter);
+    /// Whether [`bind`](Self::bind) has to be called before the next message is handled.
+    pub(crate) fn needs_binding(&self) -> bool {
+        self.handshake.needs_binding()
+    }
+
+    /// Sets what the fabric connects, as proofs contain it.
+    pub(crate) fn bind(&mut self, binding: Vec<u8>) {
+        self.handshake.bind(binding);
+    }
+
+    /// The key that the peer has proven, and that covers this topic; `None` without keys.
+    pub(crate) fn key_for(&self, topic: &TopicName) -> Option<KeyName> {
+        self.handshake.key_for(topic)
     }
 
     /// Handles a message of the peer, with the number of regions that it carried. The owner drops them unless the event is
@@ -166,7 +189,7 @@ impl ClientSession {
         }
         let outcome = codec::decode(bytes)
             .and_then(|message| self.check_regions(&message, regions).map(|()| message))
-            .and_then(|message| self.take(message));
+            .and_then(|message| self.take(message, bytes));
         outcome.map_err(|error| self.fail(error))
     }
 
@@ -216,7 +239,7 @@ impl ClientSession {
     ///
     /// # Errors
     ///
-    /// `Closed` if the session is not ready; `TooManyAttachments`.
+    /// `Closed` if the session is not ready; `NotCovered` by the keys that the peer has proven; `TooManyAttachments`.
     pub(crate) fn attach(
         &mut self,
         topic: TopicName,
@@ -225,6 +248,7 @@ impl ClientSession {
         options: impl Into<AttachOptions>,
     ) -> Result<AttachmentId, ControlError> {
         self.ready()?;
+        self.handshake.check(&topic)?;
         if self.attachments.len() >= limits::ATTACHMENTS_PER_SESSION_MAX {
             return Err(ControlError::TooManyAttachments { max: limits::ATTACHMENTS_PER_SESSION_MAX });
         }
@@ -322,7 +346,10 @@ impl ClientSession {
         match self.state {
             ClientState::Ready => self.become_last(ClientState::Ending { deadline_ns: self.due_ns(now_ns) }),
             ClientState::Leaving => self.become_last(ClientState::Ended),
-            ClientState::AwaitHello { .. } | ClientState::Ending { .. } | ClientState::Ended => {
+            ClientState::AwaitHello { .. }
+            | ClientState::Proving { .. }
+            | ClientState::Ending { .. }
+            | ClientState::Ended => {
                 return Err(self.closed());
             }
         }
@@ -330,14 +357,17 @@ impl ClientSession {
         Ok(())
     }
 
-    fn take(&mut self, message: Message) -> Result<Option<ClientEvent>, ControlError> {
+    fn take(&mut self, message: Message, bytes: &[u8]) -> Result<Option<ClientEvent>, ControlError> {
         match (self.state, message) {
             (_, Message::Refuse(refuse)) => {
                 // Over already, so that a refusal is not answered with another.
                 self.become_last(ClientState::Ended);
                 Err(refuse.into_error())
             }
-            (ClientState::AwaitHello { .. }, Message::Hello(hello)) => self.take_hello(hello).map(Some),
+            (ClientState::AwaitHello { deadline_ns }, Message::Hello(hello)) => {
+                self.take_hello(hello, bytes, deadline_ns)
+            }
+            (ClientState::Proving { .. }, Message::Prove(prove)) => self.take_prove(&prove).map(Some),
             (ClientState::Ready, Message::Topics(topics)) => self.take_topics(topics).map(Some),
             (ClientState::Ready, Message::Granted(grant)) => self.take_granted(grant).map(Some),
             (ClientState::Ready, Message::Refused(refused)) => self.take_refused(refused).map(Some),
@@ -376,15 +406,27 @@ impl ClientSession {
         }
     }
 
-    fn take_hello(&mut self, hello: Hello) -> Result<ClientEvent, ControlError> {
-        if hello.answers != Some(self.nonce) {
-            return Err(wrong_answer("Hello", "it answers another hello"));
-        }
-        if self.inviter.take().is_some_and(|inviter| inviter != hello.identity) {
-            return Err(wrong_answer("Hello", "it is not from the node that sent the invitation"));
+    fn take_hello(
+        &mut self,
+        hello: Hello,
+        bytes: &[u8],
+        deadline_ns: u64,
+    ) -> Result<Option<ClientEvent>, ControlError> {
+        if let Some(proofs) = self.handshake.take_answer(&hello, bytes)? {
+            self.send(&Message::Prove(proofs));
+            self.state = ClientState::Proving { deadline_ns };
+            self.peer = Some(hello.identity);
+            return Ok(None);
         }
         self.state = ClientState::Ready;
-        Ok(ClientEvent::Ready { peer: hello.identity })
+        Ok(Some(ClientEvent::Ready { peer: hello.identity }))
+    }
+
+    fn take_prove(&mut self, prove: &Prove) -> Result<ClientEvent, ControlError> {
+        let peer = self.peer.take().ok_or_else(|| self.closed())?;
+        self.handshake.take_proofs(&peer.node, prove)?;
+        self.state = ClientState::Ready;
+        Ok(ClientEvent::Ready { peer })
     }
 
     fn take_topics(&mut self, Topics { page, more }: Topics) -> Result<ClientEvent, ControlError> {
@@ -481,6 +523,7 @@ impl ClientSession {
     fn deadline(&self) -> Option<(u64, &'static str)> {
         match self.state {
             ClientState::AwaitHello { deadline_ns } => Some((deadline_ns, "hello")),
+            ClientState::Proving { deadline_ns } => Some((deadline_ns, "proof of a key")),
             ClientState::Ending { deadline_ns } => Some((deadline_ns, "end of the session")),
             ClientState::Ready | ClientState::Leaving | ClientState::Ended => None,
         }
@@ -541,6 +584,7 @@ impl ClientState {
     fn name(self) -> &'static str {
         match self {
             Self::AwaitHello { .. } => "waiting for the answer to its hello",
+            Self::Proving { .. } => "waiting for the proof of a key",
             Self::Ready => "ready for requests",
             Self::Leaving => "ending, at the peer's request",
             Self::Ending { .. } => "ending",

@@ -173,7 +173,8 @@ mod tests {
         (
             "Hello",
             "1122334455667788 01 0102030405060708 0000000000000006 6e6f64652d31 00001092 \
-             0000000000000005 686f737441 1787c3e0a6c40000",
+             0000000000000005 686f737441 1787c3e0a6c40000 01 01 \
+             c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5c5",
         ),
         ("ListTopics", "01 0000000000000003 612f62"),
         (
@@ -208,11 +209,7 @@ mod tests {
             "0001 0000000000000001 0000000000000002 0000000000000003 0000000000000004 \
              0000000000000005",
         ),
-        (
-            "Invite",
-            "0000000000000006 6e6f64652d31 00001092 0000000000000005 686f737441 1787c3e0a6c40000 \
-             0000000000000003 612f62",
-        ),
+        ("Invite", "0000000000000003 612f62"),
         ("Listen", "00000009"),
         (
             "Notices",
@@ -230,6 +227,11 @@ mod tests {
         ("WakeBy", "00000009 00000002 00000007"),
         ("WakeSlot", "00000009 01 00000005"),
         ("LetGo", "00000009 00000001 0000000000000007"),
+        (
+            "Prove",
+            "0000000000000001 0101010101010101 \
+             7a7a7a7a7a7a7a7a7a7a7a7a7a7a7a7a7a7a7a7a7a7a7a7a7a7a7a7a7a7a7a7a",
+        ),
     ];
 
     fn body(hex: &str) -> Vec<u8> {
@@ -302,7 +304,7 @@ mod tests {
 
     #[test]
     fn unknown_kinds_are_named() {
-        for kind in [0, 23, u16::MAX] {
+        for kind in [0, 24, u16::MAX] {
             let bytes = Frame { version: VERSION, kind, body: &[] }.emit();
             assert_eq!(decode(&bytes), Err(ControlError::UnknownKind { kind }));
         }
@@ -321,9 +323,10 @@ mod tests {
         let attach = [&[0; 4][..], &long].concat();
         assert!(decode(&framed(MessageKind::Attach, &attach)).is_err());
         assert!(decode(&framed(MessageKind::Invite, &long)).is_err());
-        let identity = body("0000000000000001 61 00000001 0000000000000000 0000000000000000");
-        let invite = [&identity[..], &long].concat();
-        assert!(decode(&framed(MessageKind::Invite, &invite)).is_err());
+        assert!(decode(&framed(MessageKind::Prove, &long)).is_err());
+        let proofs = |len: usize| [body(&format!("{len:016x}")), vec![7; len * 40]].concat();
+        assert!(decode(&framed(MessageKind::Prove, &proofs(limits::KEYS_PROVEN_MAX))).is_ok());
+        assert!(decode(&framed(MessageKind::Prove, &proofs(limits::KEYS_PROVEN_MAX + 1))).is_err());
     }
 
     /// The other methods of notification, which have no fields.

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::id::TopicName;
+use crate::keyring::Right;
 use crate::limits;
 
 /// An error of a session on the control channel, or of a request on it.
@@ -116,6 +118,20 @@ pub enum ControlError {
         /// The reason in the peer's words; may be empty.
         text: String,
     },
+    /// The two nodes did not prove a key to each other.
+    #[error("the peer is not authenticated: {why}")]
+    Unauthenticated {
+        /// What was missing.
+        why: Unproven,
+    },
+    /// No key that the peer has proven covers the topic.
+    #[error(
+        "no key that both nodes have proven covers {topic}: add it to a key of the keyring, at both nodes"
+    )]
+    NotCovered {
+        /// The topic.
+        topic: TopicName,
+    },
     /// This program refused the whole session.
     #[error("this program refused the session ({reason})")]
     Rejected {
@@ -165,6 +181,51 @@ pub enum ControlError {
     },
 }
 
+/// Why a peer is not authenticated. It is not told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Unproven {
+    /// A node that dialled has no keyring.
+    WithoutKeys,
+    /// The node that was dialled has no keyring.
+    DialledWithoutKeys,
+    /// This node's keyring has no key with the right that it needs.
+    NoKeyWithRight {
+        /// The right.
+        right: Right,
+    },
+    /// None of the keys that it proved is in this node's keyring, with the right that is needed and for a node of its name.
+    NoKnownKey,
+    /// It does not have the secret of the key that it named, or is not the node that this one is connected to.
+    WrongTag,
+    /// The fabric does not say what it connects.
+    Unbound,
+}
+
+impl From<Unproven> for ControlError {
+    fn from(why: Unproven) -> Self {
+        Self::Unauthenticated { why }
+    }
+}
+
+impl fmt::Display for Unproven {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::WithoutKeys => out.write_str("it has no keyring, and this node admits only peers that prove a key"),
+            Self::DialledWithoutKeys => out.write_str(
+                "it has no keyring, so it cannot prove that it is the node meant; give it one, or dial it without a keyring",
+            ),
+            Self::NoKeyWithRight { right } => {
+                let right = if *right == Right::Read { "read" } else { "publish" };
+                write!(out, "it demands a key with the right to {right}, and this node's keyring has none")
+            }
+            Self::NoKnownKey => out.write_str("it proved no key of this node's keyring that gives the right it needs"),
+            Self::WrongTag => out.write_str("it named a key and does not have its secret, or passes on what others say"),
+            Self::Unbound => out.write_str("this connection cannot be authenticated"),
+        }
+    }
+}
+
 /// Why a publisher refused an attachment, or a whole session.
 ///
 /// Unknown numbers are preserved.
@@ -204,12 +265,14 @@ pub enum RefuseReason {
     HelloDeadline,
     /// The node has no listener for the topic that it was invited to.
     NobodyWaits,
+    /// The peer proved no key that the node knows.
+    NotAuthenticated,
     /// A reason unknown to this version.
     Unknown(u16),
 }
 
 /// The reasons that this version knows, each with its number in messages, which never changes, and its sentence.
-const KNOWN: [(RefuseReason, u16, &str); 16] = [
+const KNOWN: [(RefuseReason, u16, &str); 17] = [
     (RefuseReason::NoSuchTopic, 1, "it has no such topic"),
     (RefuseReason::SchemaMismatch, 2, "the topic's values have another type"),
     (RefuseReason::DeliveryUnsupported, 3, "the topic does not offer this delivery"),
@@ -226,6 +289,7 @@ const KNOWN: [(RefuseReason, u16, &str); 16] = [
     (RefuseReason::TooManySessions, 35, "it has reached its limit of sessions"),
     (RefuseReason::HelloDeadline, 36, "no hello came in time"),
     (RefuseReason::NobodyWaits, 37, "no subscriber waits for this topic there: start it first"),
+    (RefuseReason::NotAuthenticated, 38, "it admits only nodes that prove one of its keys"),
 ];
 
 impl RefuseReason {
@@ -342,7 +406,8 @@ mod tests {
             RefuseReason::Unexpected => Some(RefuseReason::TooManySessions),
             RefuseReason::TooManySessions => Some(RefuseReason::HelloDeadline),
             RefuseReason::HelloDeadline => Some(RefuseReason::NobodyWaits),
-            RefuseReason::NobodyWaits | RefuseReason::Unknown(_) => None,
+            RefuseReason::NobodyWaits => Some(RefuseReason::NotAuthenticated),
+            RefuseReason::NotAuthenticated | RefuseReason::Unknown(_) => None,
         };
         let all = std::iter::successors(Some(RefuseReason::NoSuchTopic), |reason| after(*reason));
         assert_eq!(all.clone().count(), KNOWN.len());

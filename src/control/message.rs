@@ -12,16 +12,18 @@ use super::bytes::Bytes;
 use super::error::{ControlError, RefuseReason};
 use super::notices::{Heard, Notices, WakeBy, WakeSlot};
 use super::progress::{LetGo, ListSubscribers, Subscribers};
+use super::proof::Prove;
 use super::text::Text;
 use crate::id::{
     Delivery, Epoch, Incarnation, Kind, KindOptions, NodeName, Sequence, SlowPolicy, TopicId, TopicName,
 };
+use crate::keyring::Challenge;
 use crate::layout::GeometryNumbers;
 use crate::limits;
 
 /// The protocol version of this program. It changes with any message, the frame, the codec, the kinds
 /// of topic and the ways of delivery.
-pub(crate) const VERSION: u16 = 4;
+pub(crate) const VERSION: u16 = 5;
 
 /// Hands all messages to a macro: the kind of each, its body, and its number, which is that of `Refuse` in every version.
 ///
@@ -52,6 +54,7 @@ macro_rules! each_message {
             WakeBy(WakeBy) = 20,
             WakeSlot(WakeSlot) = 21,
             LetGo(LetGo) = 22,
+            Prove(Prove) = 23,
         }
     };
 }
@@ -154,6 +157,10 @@ impl Refuse {
             | ControlError::WrongRegions { .. }
             | ControlError::WrongAttachment { .. }
             | ControlError::WrongAnswer { .. } => RefuseReason::Unexpected,
+            // Without the detail: a stranger learns nothing from it.
+            ControlError::Unauthenticated { .. } => {
+                return Some(Self::new(RefuseReason::NotAuthenticated, ""));
+            }
             _ => return None,
         };
         Some(Self::new(reason, &error.to_string()))
@@ -182,17 +189,15 @@ pub(crate) struct Identity {
     pub(crate) started_ns: u64,
 }
 
-/// Asks the dialled node to subscribe: the first message of a publisher's node that dials. From then on
+/// Asks the dialled node to subscribe: what a publisher's node that dials sends after hellos and proofs. From then on
 /// the session proceeds as if the peer had dialled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Invite {
-    /// The inviting node.
-    pub(crate) identity: Identity,
     /// The topic.
     pub(crate) topic: TopicName,
 }
 
-/// The first message of each side (but for an invitation), the subscriber's before the publisher's.
+/// The first message of each side, first of the one that dialled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hello {
     /// A random number of the sender.
@@ -201,6 +206,10 @@ pub(crate) struct Hello {
     pub(crate) answers: Option<NonZeroU64>,
     /// The sender.
     pub(crate) identity: Identity,
+    /// The sender has dialled to publish, and will send an invitation.
+    pub(crate) invites: bool,
+    /// The sender has keys: it proves them, and demands that the receiver does.
+    pub(crate) challenge: Option<Challenge>,
 }
 
 /// Requests a page of the directory.
@@ -437,7 +446,7 @@ mod tests {
     #[test]
     fn kinds_and_numbers_correspond() {
         let named = (0..=u16::MAX).filter_map(MessageKind::from_number).collect::<Vec<_>>();
-        assert_eq!(named.len(), 22);
+        assert_eq!(named.len(), 23);
         for kind in named {
             assert_eq!(MessageKind::from_number(kind.number()), Some(kind));
         }

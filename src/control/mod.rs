@@ -10,6 +10,8 @@
 //! subscriber (ClientSession)                publisher (ServerSession)
 //!   Hello ------------------------------->
 //!         <------------------------------- Hello                    or Refuse, and the end
+//!   Prove -------------------------------->                         if the nodes have keys
+//!         <------------------------------- Prove
 //!   ListTopics -------------------------->
 //!         <------------------------------- Topics                   a page; ask again while there is more
 //!   ListSubscribers --------------------->
@@ -31,8 +33,8 @@
 //!         <------------------------------- End
 //! ```
 //!
-//! A publisher's node that dials sends `Invite` first. If the dialled node has a listener for the topic, it becomes
-//! the subscriber, and sends its hello; otherwise it refuses.
+//! A publisher's node that dials says so in its hello, and sends `Invite` after hellos and proofs. If the dialled node has a listener
+//! for the topic, it becomes the subscriber; otherwise it refuses.
 //!
 //! Guarantees:
 //!
@@ -53,25 +55,28 @@ mod client;
 mod codec;
 mod error;
 mod frame;
+mod handshake;
 mod message;
 mod notices;
 mod progress;
+mod proof;
 mod server;
 mod text;
 
-pub use error::{ControlError, RefuseReason};
+pub use error::{ControlError, RefuseReason, Unproven};
 
 pub(crate) use client::{AttachOptions, ClientEvent, ClientSession};
 pub(crate) use codec::RegionKind;
+pub(crate) use handshake::{Credentials, Greeting};
 pub(crate) use message::{
-    Attach, AttachmentId, Detach, Detached, EndReason, EndSummary, Grant, Identity, Invite, SchemaJson,
+    Attach, AttachmentId, Detach, Detached, EndReason, EndSummary, Grant, Identity, SchemaJson,
     SubscriberCounts, TopicEnded, TopicEntry,
 };
 pub(crate) use notices::{Heard, NoticeChannel, Notices, NoticesBy, TicketBytes, WakeBy, WakeSlot};
 pub(crate) use progress::{
     LetGo, LetGoReason, ProgressEntry, SubscriberEntries, SubscriberEntry, SubscriberPage,
 };
-pub(crate) use server::{ServerAction, ServerSession};
+pub(crate) use server::{Invited, ServerAction, ServerSession};
 pub(crate) use text::Text;
 
 #[cfg(test)]

@@ -3,42 +3,50 @@
 //! ```text
 //! AwaitHello --Hello--> Ready --shutdown--> Ending --End--> Ended
 //! Inviting   --Hello--> Ready --End---------------------> Ended
-//! AwaitHello --Invite-> Invited
+//! AwaitHello --Hello--> AwaitInvite --Invite-> Invited
+//! AwaitHello, Inviting --Hello--> Proving --Prove--> Ready, AwaitInvite
 //! (any)      --refusal, error, deadline, disconnect-----> Ended
 //! ```
 //!
-//! A peer that dialled sends its hello, or, if it is a publisher's node, an invitation: then its connection goes on with a
+//! A peer that dialled sends its hello. If it is a publisher's node, an invitation follows, and its connection goes on with a
 //! [`ClientSession`](super::ClientSession). A session that begins as `Inviting` is the other end of such a connection.
 //!
 //! The owner of a session passes it events (`on_message`, `on_time`, `on_disconnected`), takes its actions
 //! after each call until none is left, and answers those that ask for a decision. The last action of every
 //! session is `Close`.
 
+mod greeting;
 mod notices;
 mod progress;
 mod step;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::num::NonZeroU64;
 
 use self::step::Step;
 use super::codec::{self, Outgoing, RegionKind};
 use super::error::{ControlError, RefuseReason};
+use super::handshake::{Greeting, Handshake};
 use super::message::{
-    Attach, AttachmentId, Detach, Detached, EndReason, EndSummary, Grant, Hello, Identity, Invite,
-    ListTopics, Message, Page, Refuse, Refused, SubscriberCounts, TopicEnded, TopicEntry, Topics,
+    Attach, AttachmentId, Detach, Detached, EndReason, EndSummary, Grant, Identity, ListTopics, Message,
+    Page, Refuse, Refused, SubscriberCounts, TopicEnded, TopicEntry, Topics,
 };
 use super::notices::{Heard, WakeBy};
 use super::text::Text;
 use crate::id::{Delivery, TopicName};
+use crate::keyring::{Authority, KeyName, Right};
 use crate::limits;
 
 /// The publisher's end of one session. Allocates; neither blocks nor reads a clock.
 #[derive(Debug)]
 pub(crate) struct ServerSession {
-    identity: Identity,
-    nonce: NonZeroU64,
+    handshake: Handshake,
     state: ServerState,
+    /// The peer, until it is identified or has invited this side.
+    peer: Option<Identity>,
+    /// The topic to which this side invites the peer that it dialled, until it has.
+    invites_to: Option<TopicName>,
+    /// The peer dialled to invite this side.
+    is_publisher: bool,
     /// Whether a request for a page of the directory is unanswered.
     listing: bool,
     /// Whether a request for the subscribers of a topic is unanswered.
@@ -54,11 +62,12 @@ pub(crate) struct ServerSession {
 pub(crate) enum ServerAction {
     /// Send this message.
     Send(Outgoing),
-    /// No answer needed: the peer's identity is known. The owner may [`reject`](ServerSession::reject) it.
+    /// No answer needed: the peer's identity is known, and authenticated if this node has keys. The owner may
+    /// [`reject`](ServerSession::reject) it.
     PeerIdentified(Identity),
     /// Continue with a [`ClientSession`](super::ClientSession) on this connection and drop this session, or
     /// [`reject`](ServerSession::reject) it.
-    Invited(Invite),
+    Invited(Invited),
     /// Look up the topics after this name (all of them if `None`), sorted by name, and call
     /// [`answer_topics`](ServerSession::answer_topics).
     QueryTopics {
@@ -91,10 +100,27 @@ pub(crate) enum ServerAction {
     },
 }
 
+/// A peer that may invite this side, and has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Invited {
+    /// The peer.
+    pub(crate) identity: Identity,
+    /// The topic.
+    pub(crate) topic: TopicName,
+}
+
 /// The state of the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ServerState {
     AwaitHello {
+        deadline_ns: u64,
+    },
+    /// The hellos were exchanged, and the peer's proof is due.
+    Proving {
+        deadline_ns: u64,
+    },
+    /// The peer dialled to invite this side.
+    AwaitInvite {
         deadline_ns: u64,
     },
     /// This side dialled and invited the peer.
@@ -111,12 +137,19 @@ enum ServerState {
 }
 
 impl ServerSession {
-    /// Creates a session with a peer that has just dialled and not sent its hello. `nonce` is a random number.
-    pub(crate) fn new(now_ns: u64, identity: Identity, nonce: NonZeroU64) -> Self {
+    /// Creates a session with a peer that has just dialled and not sent its hello.
+    pub(crate) fn new(now_ns: u64, greeting: Greeting) -> Self {
+        let deadline_ns = now_ns.saturating_add(limits::HELLO_DEADLINE_NS);
+        Self::with(Handshake::dialled(greeting), ServerState::AwaitHello { deadline_ns })
+    }
+
+    fn with(handshake: Handshake, state: ServerState) -> Self {
         Self {
-            identity,
-            nonce,
-            state: ServerState::AwaitHello { deadline_ns: now_ns.saturating_add(limits::HELLO_DEADLINE_NS) },
+            handshake,
+            state,
+            peer: None,
+            invites_to: None,
+            is_publisher: false,
             listing: false,
             is_listing_subscribers: false,
             attachments: BTreeMap::new(),
@@ -125,19 +158,39 @@ impl ServerSession {
         }
     }
 
-    /// Creates a session with a peer that this side has just dialled, and invites to this topic: the first message is ready.
+    /// Creates a session with a peer that this side has just dialled, and will invite to this topic: the first message is ready.
     /// The peer's hello is due by `deadline_ns`.
-    pub(crate) fn inviting(
-        deadline_ns: u64,
-        identity: Identity,
-        nonce: NonZeroU64,
-        topic: TopicName,
-    ) -> Self {
-        let invite = Message::Invite(Invite { identity: identity.clone(), topic });
-        let mut session =
-            Self { state: ServerState::Inviting { deadline_ns }, ..Self::new(0, identity, nonce) };
-        session.send(&invite);
+    pub(crate) fn inviting(deadline_ns: u64, greeting: Greeting, topic: TopicName) -> Self {
+        let (handshake, hello) = Handshake::dialling(greeting, Right::Publish);
+        let mut session = Self::with(handshake, ServerState::Inviting { deadline_ns });
+        session.invites_to = Some(topic);
+        session.actions.push_back(ServerAction::Send(hello));
         session
+    }
+
+    /// Whether [`bind`](Self::bind) has to be called before the next message is handled.
+    pub(crate) fn needs_binding(&self) -> bool {
+        self.handshake.needs_binding()
+    }
+
+    /// Sets what the fabric connects, as proofs contain it.
+    pub(crate) fn bind(&mut self, binding: Vec<u8>) {
+        self.handshake.bind(binding);
+    }
+
+    /// What the peer may do.
+    pub(crate) fn authority(&self) -> Authority {
+        self.handshake.authority()
+    }
+
+    /// Whether the peer may know of this topic, by the keys that it has proven.
+    pub(crate) fn permits(&self, topic: &TopicName) -> bool {
+        self.handshake.permits(topic)
+    }
+
+    /// The key that the peer has proven, and that covers this topic; `None` without keys.
+    pub(crate) fn key_for(&self, topic: &TopicName) -> Option<KeyName> {
+        self.handshake.key_for(topic)
     }
 
     /// Handles a message of the peer, with the number of regions that it carried. The owner drops them unless the next action is
@@ -148,7 +201,7 @@ impl ServerSession {
         }
         let outcome = codec::decode(bytes)
             .and_then(|message| check_regions(&message, regions).map(|()| message))
-            .and_then(|message| self.take(message));
+            .and_then(|message| self.take(message, bytes));
         if let Err(error) = outcome {
             self.fail(error);
         }
@@ -158,11 +211,15 @@ impl ServerSession {
     /// arrived before.
     pub(crate) fn on_time(&mut self, now_ns: u64) {
         match self.state {
-            ServerState::AwaitHello { deadline_ns } | ServerState::Inviting { deadline_ns }
+            ServerState::AwaitHello { deadline_ns }
+            | ServerState::Inviting { deadline_ns }
+            | ServerState::Proving { deadline_ns }
+            | ServerState::AwaitInvite { deadline_ns }
                 if now_ns >= deadline_ns =>
             {
+                let awaited = self.state.awaited();
                 self.send(&Message::Refuse(Refuse::new(RefuseReason::HelloDeadline, "")));
-                self.close(Err(ControlError::Deadline { awaited: "hello" }));
+                self.close(Err(ControlError::Deadline { awaited }));
             }
             ServerState::Ending { deadline_ns } if now_ns >= deadline_ns => {
                 self.close(Err(ControlError::Deadline { awaited: "end of the session" }));
@@ -186,6 +243,8 @@ impl ServerSession {
         match self.state {
             ServerState::AwaitHello { deadline_ns }
             | ServerState::Inviting { deadline_ns }
+            | ServerState::Proving { deadline_ns }
+            | ServerState::AwaitInvite { deadline_ns }
             | ServerState::Ending { deadline_ns } => Some(deadline_ns),
             ServerState::Invited | ServerState::Ready | ServerState::Ended => None,
         }
@@ -307,9 +366,11 @@ impl ServerSession {
     /// Does nothing to a session that is already ending.
     pub(crate) fn shutdown(&mut self, now_ns: u64) {
         match self.state {
-            ServerState::AwaitHello { .. } | ServerState::Inviting { .. } | ServerState::Invited => {
-                self.reject(RefuseReason::ShuttingDown, "");
-            }
+            ServerState::AwaitHello { .. }
+            | ServerState::Inviting { .. }
+            | ServerState::Proving { .. }
+            | ServerState::AwaitInvite { .. }
+            | ServerState::Invited => self.reject(RefuseReason::ShuttingDown, ""),
             ServerState::Ready => {
                 let deadline_ns = now_ns.saturating_add(limits::ANSWER_DEADLINE_NS);
                 self.state = ServerState::Ending { deadline_ns };
@@ -320,19 +381,24 @@ impl ServerSession {
         }
     }
 
-    fn take(&mut self, message: Message) -> Result<(), ControlError> {
+    fn take(&mut self, message: Message, bytes: &[u8]) -> Result<(), ControlError> {
         match (self.state, message) {
             (_, Message::Refuse(refuse)) => {
                 // Closed here and not by `fail`, so that a refusal is not answered with another.
                 self.close(Err(refuse.into_error()));
                 Ok(())
             }
-            (ServerState::AwaitHello { .. } | ServerState::Inviting { .. }, Message::Hello(hello)) => {
-                self.take_hello(hello)
+            (ServerState::AwaitHello { deadline_ns }, Message::Hello(hello)) => {
+                self.take_hello(hello, bytes, deadline_ns)
             }
-            (ServerState::AwaitHello { .. }, Message::Invite(invite)) => {
-                self.state = ServerState::Invited;
-                self.actions.push_back(ServerAction::Invited(invite));
+            (ServerState::Inviting { deadline_ns }, Message::Hello(hello)) => {
+                self.take_answer(hello, bytes, deadline_ns)
+            }
+            (ServerState::Proving { deadline_ns }, Message::Prove(prove)) => {
+                self.take_prove(&prove, deadline_ns)
+            }
+            (ServerState::AwaitInvite { .. }, Message::Invite(invite)) => {
+                self.take_invite(invite);
                 Ok(())
             }
             (ServerState::Ready, Message::ListTopics(list)) => self.take_list(list),
@@ -373,17 +439,6 @@ impl ServerSession {
         }
     }
 
-    fn take_hello(&mut self, hello: Hello) -> Result<(), ControlError> {
-        if hello.answers.is_some() {
-            return Err(ControlError::WrongAnswer { message: "Hello", detail: "no hello was requested" });
-        }
-        self.state = ServerState::Ready;
-        let identity = self.identity.clone();
-        self.send(&Message::Hello(Hello { nonce: self.nonce, answers: Some(hello.nonce), identity }));
-        self.actions.push_back(ServerAction::PeerIdentified(hello.identity));
-        Ok(())
-    }
-
     fn take_list(&mut self, list: ListTopics) -> Result<(), ControlError> {
         if self.listing {
             return Err(ControlError::Unexpected {
@@ -404,6 +459,11 @@ impl ServerSession {
         if self.attachments.len() >= limits::ATTACHMENTS_PER_SESSION_MAX {
             let reason = RefuseReason::TooManyAttachments;
             self.send_refused(attachment, reason, &reason.advice());
+            return Ok(());
+        }
+        // Whether or not there is such a topic.
+        if !self.handshake.permits(&attach.topic) {
+            self.send_refused(attachment, RefuseReason::NotPermitted, NOT_COVERED);
             return Ok(());
         }
         self.attachments.insert(attachment, Step::Attaching(attach.delivery));
@@ -506,11 +566,22 @@ impl ServerState {
     fn name(self) -> &'static str {
         match self {
             Self::AwaitHello { .. } => "waiting for the first hello",
-            Self::Inviting { .. } => "waiting for the answer to its invitation",
+            Self::Proving { .. } => "waiting for the proof of a key",
+            Self::AwaitInvite { .. } => "waiting for an invitation",
+            Self::Inviting { .. } => "waiting for the answer to its hello",
             Self::Invited => "invited",
             Self::Ready => "ready for requests",
             Self::Ending { .. } => "ending",
             Self::Ended => "over",
+        }
+    }
+
+    /// The message that is due.
+    fn awaited(self) -> &'static str {
+        match self {
+            Self::Proving { .. } => "proof of a key",
+            Self::AwaitInvite { .. } => "invitation",
+            _ => "hello",
         }
     }
 }
@@ -529,6 +600,8 @@ fn check_regions(message: &Message, found: usize) -> Result<(), ControlError> {
 }
 
 const UNKNOWN: &str = "not an attachment of this session";
+/// Refuses a topic that no proven key covers.
+const NOT_COVERED: &str = "none of the keys that the subscriber's node has proven covers this topic";
 
 /// Actions that one call adds at most: two messages, and `Close`.
 const ACTIONS_PER_CALL_MAX: usize = 3;

@@ -1,6 +1,7 @@
 //! Whole conversations between the two ends of a session, over queues of bytes.
 
 mod attachments;
+mod authentication;
 mod endings;
 mod invitations;
 mod notices;
@@ -16,10 +17,10 @@ use super::codec::{self, Outgoing};
 use super::error::{ControlError, RefuseReason};
 use super::message::*;
 use super::notices::{NoticesBy, WakeBy};
-use super::server::{ACTIONS_MAX, ServerAction, ServerSession};
+use super::server::{ACTIONS_MAX, Invited, ServerAction, ServerSession};
 use crate::id::{Delivery, KindOptions, TopicName};
 use crate::limits;
-use sample::{counts, entry, grant_of, identity, nonce};
+use sample::{counts, entry, grant_of, greeting, identity, nonce};
 
 const TIMEOUT_NS: u64 = 1_000;
 
@@ -41,8 +42,8 @@ struct Pair {
 impl Pair {
     fn dialled() -> Self {
         Self {
-            client: ClientSession::connect(0, identity("reader"), nonce(1), TIMEOUT_NS),
-            server: ServerSession::new(0, identity("writer"), nonce(2)),
+            client: ClientSession::connect(0, greeting("reader", 1), TIMEOUT_NS),
+            server: ServerSession::new(0, greeting("writer", 2)),
             topics: ["pull", "push", "small"].map(|name| (topic(name), entry(name))).into(),
             events: Vec::new(),
             asked: Vec::new(),
@@ -64,18 +65,21 @@ impl Pair {
 
     /// The publisher's node has dialled: the server invites, and the other end becomes a client when it has
     /// received that.
-    fn invited(inviter: Identity) -> Self {
+    fn invited() -> Self {
         let mut pair = Self::dialled();
-        pair.server = ServerSession::inviting(100, identity("writer"), nonce(2), topic("pull"));
-        let invite = sent(pair.server.next_action());
-        let expected = Invite { identity: identity("writer"), topic: topic("pull") };
-        assert_eq!(invite, Message::Invite(expected.clone()));
+        pair.server = ServerSession::inviting(100, greeting("writer", 2), topic("pull"));
 
-        let mut end = ServerSession::new(0, identity("reader"), nonce(3));
+        let mut end = ServerSession::new(0, greeting("reader", 3));
+        end.on_message(&codec::encode(&sent(pair.server.next_action())), 0);
+        assert_eq!(end.deadline_ns(), Some(limits::HELLO_DEADLINE_NS), "the invitation is due");
+        pair.server.on_message(&codec::encode(&sent(end.next_action())), 0);
+        let invite = sent(pair.server.next_action());
+        assert_eq!(invite, Message::Invite(Invite { topic: topic("pull") }));
         end.on_message(&codec::encode(&invite), 0);
-        assert_eq!(end.next_action(), Some(ServerAction::Invited(expected)));
+        let invited = Invited { identity: identity("writer"), topic: topic("pull") };
+        assert_eq!(end.next_action(), Some(ServerAction::Invited(invited)));
         assert_eq!((end.next_action(), end.deadline_ns()), (None, None));
-        pair.client.expect_hello_of(inviter);
+        pair.client = ClientSession::invited(greeting("reader", 3), end.authority(), TIMEOUT_NS);
         pair
     }
 
@@ -169,7 +173,13 @@ fn topic(name: &str) -> TopicName {
 
 fn hello(answers: Option<u64>) -> Vec<u8> {
     let answers = answers.map(nonce);
-    codec::encode(&Message::Hello(Hello { nonce: nonce(1), answers, identity: identity("peer") }))
+    codec::encode(&Message::Hello(sample::hello(nonce(1), answers, "peer")))
+}
+
+/// The hello of a peer that dialled to publish.
+fn publishing() -> Vec<u8> {
+    let hello = Hello { invites: true, ..sample::hello(nonce(1), None, "writer") };
+    codec::encode(&Message::Hello(hello))
 }
 
 /// The message with another version in its header, and the rest as it was.
@@ -208,7 +218,7 @@ fn a_directory_of_300_topics_comes_in_pages() {
 /// The peer's messages are taken, and the owner never looks at what they ask of it.
 #[test]
 fn an_unserved_session_stays_bounded() {
-    let mut server = ServerSession::new(0, identity("writer"), nonce(2));
+    let mut server = ServerSession::new(0, greeting("writer", 2));
     server.on_message(&hello(None), 0);
     for number in 0..4 * u32::try_from(ACTIONS_MAX).unwrap() {
         let attachment = AttachmentId::new(number);

@@ -74,6 +74,13 @@ pub(crate) trait Connection: Debug + Send {
     /// Returns the connection's capabilities, which are final once the peer has sent a message.
     fn capabilities(&self) -> Capabilities;
 
+    /// Returns what this connection connects, in bytes that are the same at both ends, and differ from those of a connection with
+    /// somebody else as far as the medium can tell: one who passes messages on from one connection to another has other bytes on
+    /// either. Known once the peer has sent a message.
+    fn binding(&self) -> Result<Vec<u8>, FabricError> {
+        Err(FabricError::Access { why: "this medium does not say what it connects" })
+    }
+
     /// Prepares a region to be sent over this connection, and to be the source of writes to regions received over it, so that
     /// errors surface before either starts.
     fn prepare(&self, registration: &Arc<Registration>) -> Result<Prepared, FabricError>;

@@ -100,6 +100,16 @@ impl Keyring {
         Ok(Self { inner: Arc::new(KeyringInner { path: None, read }) })
     }
 
+    /// Returns a random secret for a new line, as 64 hexadecimal digits.
+    ///
+    /// # Errors
+    ///
+    /// The operating system has no random numbers.
+    pub fn new_secret() -> Result<String, std::io::Error> {
+        let secret = Zeroizing::new(crate::random::bytes()?);
+        Ok(secret.iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+
     /// Reads the file again if it has changed, as each new session does, and returns whether the keys are new. On an error the
     /// previous keys stay in force. Sessions that have begun go on. Blocks for the file system.
     ///

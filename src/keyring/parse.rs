@@ -50,7 +50,7 @@ pub enum KeyringError {
     #[error("the keyring is not UTF-8 text")]
     NotText,
     /// The keyring has no key.
-    #[error("the keyring has no key: make one with `fabricast key new`")]
+    #[error("the keyring has no key: make one with `fabricast key`")]
     Empty,
     /// A line is malformed.
     #[error("line {line} of the keyring: {source}")]
@@ -82,7 +82,7 @@ pub enum KeyLineError {
     #[error("the topics must be * or prefixes such as md,orders/eu")]
     Topics,
     /// The secret is malformed.
-    #[error("the secret must be 32 bytes, as 64 hexadecimal digits: make one with `fabricast key new`")]
+    #[error("the secret must be 32 bytes, as 64 hexadecimal digits: make one with `fabricast key`")]
     Secret,
     /// The nodes are malformed.
     #[error("the nodes must be names separated by commas")]

@@ -17,6 +17,7 @@ use crate::fabric::{
     Acceptor, Address, AddressError, Fabric, FabricError, Group, RdmaConnect, SeveralFabrics,
 };
 use crate::id::{NameError, NodeName};
+use crate::keyring::Keyring;
 
 /// Sets up a [`Node`].
 ///
@@ -30,6 +31,8 @@ pub struct NodeBuilder {
     rdma: Option<Address>,
     rdma_connect: RdmaConnect,
     notice_group: Option<Group>,
+    keyring: Option<Keyring>,
+    is_insecure: bool,
 }
 
 /// Why a node could not be opened.
@@ -48,6 +51,20 @@ pub enum NodeError {
         /// The address.
         address: Address,
     },
+    /// The node listens beyond its host, and everyone may connect.
+    #[error(
+        "a node that listens at {address} admits anyone on that network: give it a keyring with NodeBuilder::keys \
+         (--key-file), or say that this is meant with NodeBuilder::insecure (--insecure)"
+    )]
+    Unprotected {
+        /// The address.
+        address: Address,
+    },
+    /// The node has a keyring, and is to be insecure.
+    #[error(
+        "a node with a keyring admits no peer without a key: give it a keyring, or open it as insecure, not both"
+    )]
+    Contradiction,
     /// The operating system provided no thread or no random number.
     #[error("cannot {what}")]
     System {
@@ -69,6 +86,8 @@ impl Node {
             rdma: None,
             rdma_connect: RdmaConnect::default(),
             notice_group: None,
+            keyring: None,
+            is_insecure: false,
         }
     }
 }
@@ -122,6 +141,20 @@ impl NodeBuilder {
         Ok(Self { notice_group: Some(Group::new(group)?), ..self })
     }
 
+    /// Gives the node the keys that it proves to its peers, and demands of them: it admits no peer that does not prove one, on any
+    /// fabric, and each only to the topics that its keys cover. A node that it dials over RDMA must have a keyring, too.
+    ///
+    /// A node that listens at an `rdma://` address needs a keyring, unless it is [insecure](Self::insecure).
+    pub fn keys(self, keyring: Keyring) -> Self {
+        Self { keyring: Some(keyring), ..self }
+    }
+
+    /// Lets a node without a keyring listen at an `rdma://` address. Anyone who can reach that address may then list and read its
+    /// topics, and invite its listeners.
+    pub fn insecure(self) -> Self {
+        Self { is_insecure: true, ..self }
+    }
+
     /// Sets the sink of the node's events. By default they become `tracing` records with the target `fabricast`.
     pub fn events(self, events: Arc<dyn EventSink>) -> Self {
         Self { events, ..self }
@@ -135,10 +168,17 @@ impl NodeBuilder {
     /// # Errors
     ///
     /// [`NodeError`] when the name is in use, the runtime directory cannot be used, no thread can be started, or a node without a
-    /// name has an `rdma://` address to listen at.
+    /// name, or with neither [`Self::keys`] nor [`Self::insecure`], has an `rdma://` address to listen at.
     pub fn open(self) -> Result<Node, NodeError> {
         if let (None, Some(address)) = (&self.name, &self.rdma) {
             return Err(NodeError::Unnamed { address: address.clone() });
+        }
+        match (&self.keyring, &self.rdma) {
+            (Some(_), _) if self.is_insecure => return Err(NodeError::Contradiction),
+            (None, Some(address)) if !self.is_insecure => {
+                return Err(NodeError::Unprotected { address: address.clone() });
+            }
+            _ => {}
         }
         let directory = match &self.runtime_dir {
             Some(path) => RuntimeDirectory::open(path)?,
@@ -150,7 +190,7 @@ impl NodeBuilder {
         members.extend(fabric.map(|fabric| (fabric, listens)));
         let fabric: Arc<dyn Fabric> = Arc::new(SeveralFabrics::new(members));
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let (shared, driver) = assemble(self.name, fabric, clock, self.events)?;
+        let (shared, driver) = assemble((self.name, self.keyring), fabric, clock, self.events)?;
         shared.seeking.use_threads();
         let thread = DriverThread::start(driver);
         let thread =
@@ -181,7 +221,7 @@ fn verbs(
 
 /// Builds a node over any fabric and clock, with a driver that the caller runs.
 pub(super) fn assemble(
-    name: Option<NodeName>,
+    (name, keyring): (Option<NodeName>, Option<Keyring>),
     fabric: Arc<dyn Fabric>,
     clock: Arc<dyn Clock>,
     events: Arc<dyn EventSink>,
@@ -203,7 +243,7 @@ pub(super) fn assemble(
         started_ns: clock.realtime_ns(),
     };
     let addresses = listener.as_ref().map(|listener| listener.addresses()).unwrap_or_default();
-    let shared = Shared::new(NodeCore::new(fabric, clock, events, identity, addresses)?);
+    let shared = Shared::new(NodeCore::new(fabric, clock, events, (identity, keyring), addresses)?);
     let driver = Driver::new(&shared, listener)?;
     Ok((shared, driver))
 }

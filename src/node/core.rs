@@ -8,10 +8,11 @@ use std::time::Duration;
 use super::topics::{Reserved, Topics};
 use crate::chain::ErrorChain;
 use crate::clock::{Clock, Timekeeper, namespace};
-use crate::control::{ControlError, Identity};
+use crate::control::{ControlError, Credentials, Greeting, Identity};
 use crate::event::{Event, EventSink};
 use crate::fabric::{Address, Connection, Fabric, FabricError, Intent, KeyedWaker, WakeQueue, Worker};
 use crate::id::TopicName;
+use crate::keyring::{Challenge, Keyring};
 use crate::layout::clock::ClockLine;
 use crate::publisher::{PublishedTopic, PublisherError};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -25,6 +26,8 @@ pub(crate) struct NodeCore {
     pub(crate) time: Arc<Timekeeper>,
     events: Arc<dyn EventSink>,
     pub(crate) identity: Identity,
+    /// What it proves to its peers, and demands of them.
+    keyring: Option<Keyring>,
     /// Where others find this node.
     pub(super) addresses: Vec<Address>,
     pub(super) queue: Arc<WakeQueue>,
@@ -47,7 +50,7 @@ impl NodeCore {
         fabric: Arc<dyn Fabric>,
         clock: Arc<dyn Clock>,
         events: Arc<dyn EventSink>,
-        identity: Identity,
+        (identity, keyring): (Identity, Option<Keyring>),
         addresses: Vec<Address>,
     ) -> Result<Self, FabricError> {
         let queue = Arc::new(WakeQueue::new()?);
@@ -58,6 +61,7 @@ impl NodeCore {
             time,
             events,
             identity,
+            keyring,
             addresses,
             queue,
             key_next: AtomicU64::new(LISTENER_KEY + 1),
@@ -121,6 +125,30 @@ impl NodeCore {
         let Some(reason) = self.failure.get() else { return Ok(()) };
         let why = format!("the thread of this node has panicked ({reason}): open another node");
         Err(ControlError::Broken { why })
+    }
+
+    /// How this node introduces itself over this connection. Reads the keyring's file again if it has changed.
+    pub(super) fn greeting(&self, connection: &dyn Connection) -> Result<Greeting, FabricError> {
+        let credentials = match &self.keyring {
+            None => Credentials::default(),
+            Some(keyring) => {
+                let (keys, error) = keyring.current();
+                if let Some(error) = error {
+                    let what = format!("{}: the previous keys stay in force", ErrorChain(&error));
+                    self.tell(&Event::Trouble { what });
+                }
+                let challenge = Challenge::random().map_err(FabricError::no_random)?;
+                // On this host the kernel has shown which user the dialled node belongs to.
+                Credentials::new(keys, challenge, connection.capabilities().shares_memory)
+            }
+        };
+        Ok(Greeting::new(self.identity.clone(), self.nonce()?, credentials))
+    }
+
+    /// How this node introduces itself if it has no keys.
+    #[cfg(test)]
+    pub(super) fn greeting_without_keys(&self) -> Greeting {
+        Greeting::new(self.identity.clone(), self.nonce().expect("random numbers"), Credentials::default())
     }
 
     /// A number that no peer can guess.

@@ -29,6 +29,7 @@ use crate::control::{
 use crate::event::Event;
 use crate::fabric::{Address, ArrivalSource, Connection, FabricError, KeyedWaker, Offer, Received};
 use crate::id::{Delivery, Sequence};
+use crate::keyring::Authority;
 use crate::limits;
 use crate::subscriber::TopicEnd;
 use crate::sync::atomic::AtomicU32;
@@ -149,32 +150,35 @@ impl Link {
         address: &Address,
         (timeout_ns, deadline_ns): (u64, u64),
     ) -> Result<Self, LinkError> {
-        let link = Self::new(core, connection, timeout_ns)?;
+        let greeting = core.greeting(connection.as_ref()).map_err(LinkError::Fabric)?;
+        let session = ClientSession::connect(core.clock.monotonic_ns(), greeting, timeout_ns);
+        let link = Self::new(core, connection, session, timeout_ns)?;
         link.state.lock().session.expect_hello_until(deadline_ns);
         Ok(Self { address: Some(address.clone()), ..link })
     }
 
-    /// Begins a session with a publisher's node that has dialled this one.
+    /// Continues a session with a publisher's node that has dialled this one.
     pub(super) fn invited(
         core: &Arc<NodeCore>,
         connection: Box<dyn Connection>,
-        inviter: Identity,
+        (inviter, authority): (Identity, Authority),
         timeout_ns: u64,
     ) -> Result<Self, LinkError> {
-        let link = Self::new(core, connection, timeout_ns)?;
-        link.state.lock().session.expect_hello_of(inviter);
+        let greeting = core.greeting(connection.as_ref()).map_err(LinkError::Fabric)?;
+        let session = ClientSession::invited(greeting, authority, timeout_ns);
+        let link = Self::new(core, connection, session, timeout_ns)?;
+        link.state.lock().peer = Some(inviter);
         Ok(link)
     }
 
     fn new(
         core: &Arc<NodeCore>,
         connection: Box<dyn Connection>,
+        session: ClientSession,
         timeout_ns: u64,
     ) -> Result<Self, LinkError> {
         let handle = connection.wait_handle().try_clone_to_owned();
         let cloned = |source| FabricError::System { what: "share a connection between threads", source };
-        let nonce = core.nonce().map_err(LinkError::Fabric)?;
-        let now_ns = core.clock.monotonic_ns();
         Ok(Self {
             core: Arc::clone(core),
             waker: core.keyed_waker(),
@@ -184,7 +188,7 @@ impl Link {
             waiting: AtomicU32::new(0),
             state: Mutex::new(LinkState {
                 connection,
-                session: ClientSession::connect(now_ns, core.identity.clone(), nonce, timeout_ns),
+                session,
                 outbox: Outbox::default(),
                 attachments: BTreeMap::new(),
                 ended: Vec::new(),
@@ -390,6 +394,7 @@ impl LinkState {
             Ok(Received::Message { len, offer }) => {
                 self.pulse.hear();
                 let (message, _) = buffer.split_at(len.min(buffer.len()));
+                self.bind();
                 match self.session.on_message(message, usize::from(offer.is_some())) {
                     Ok(Some(event)) => self.take(event, offer, now_ns),
                     Ok(None) => {}
@@ -415,6 +420,15 @@ impl LinkState {
         };
         self.buffer = buffer;
         more
+    }
+
+    /// Lets the session know what the connection connects, if it needs that. Without it no proof is made.
+    fn bind(&mut self) {
+        if self.session.needs_binding()
+            && let Ok(binding) = self.connection.binding()
+        {
+            self.session.bind(binding);
+        }
     }
 
     fn take(&mut self, event: ClientEvent, offer: Option<Box<dyn Offer>>, now_ns: u64) {

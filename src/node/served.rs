@@ -11,12 +11,13 @@ use super::outbox::{Enclosure, Outbox};
 use super::serving::Serving;
 use crate::chain::ErrorChain;
 use crate::control::{
-    AttachmentId, ControlError, Detach, Identity, Invite, NoticesBy, RefuseReason, ServerAction,
+    AttachmentId, ControlError, Detach, Identity, Invited, NoticesBy, RefuseReason, ServerAction,
     ServerSession, WakeBy,
 };
 use crate::event::Event;
 use crate::fabric::{Connection, FabricError, Offer, Received, RemoteWaker};
 use crate::id::{NodeName, TopicName};
+use crate::keyring::Authority;
 use crate::limits;
 
 mod attaching;
@@ -69,7 +70,7 @@ pub(super) struct Served {
     /// The subscription for which this node dialled the peer.
     dialled_for: Option<DialledFor>,
     /// The peer dialled, and invites this node to subscribe.
-    invited: Option<Invite>,
+    invited: Option<Invited>,
     /// Only queued messages are left to be sent.
     closing: bool,
     over: bool,
@@ -91,7 +92,7 @@ impl Served {
         now_ns: u64,
         room: bool,
     ) -> Result<Self, FabricError> {
-        let mut session = ServerSession::new(now_ns, core.identity.clone(), core.nonce()?);
+        let mut session = ServerSession::new(now_ns, core.greeting(connection.as_ref())?);
         if !room {
             let reason = RefuseReason::TooManySessions;
             session.reject(reason, &reason.advice());
@@ -106,9 +107,9 @@ impl Served {
         deadline_ns: u64,
         invitation: Pending,
     ) -> Result<Self, FabricError> {
-        let (identity, topic) = (core.identity.clone(), invitation.topic().clone());
+        let (greeting, topic) = (core.greeting(connection.as_ref())?, invitation.topic().clone());
         let dialled_for = Some(DialledFor { topic: topic.clone(), is_granted: false });
-        let session = ServerSession::inviting(deadline_ns, identity, core.nonce()?, topic);
+        let session = ServerSession::inviting(deadline_ns, greeting, topic);
         let served = Self::with(invitation.key(), connection, session);
         Ok(Self { invitation: Some(invitation), dialled_for, ..served })
     }
@@ -176,9 +177,10 @@ impl Served {
         self.invited.as_ref().map(|invite| &invite.topic)
     }
 
-    /// The connection and identity of a peer that invites this node.
-    pub(super) fn into_invited(self) -> Option<(Box<dyn Connection>, Identity)> {
-        Some((self.connection, self.invited?.identity))
+    /// The connection of a peer that invites this node, its identity, and what it may do.
+    pub(super) fn into_invited(self) -> Option<(Box<dyn Connection>, (Identity, Authority))> {
+        let authority = self.session.authority();
+        Some((self.connection, (self.invited?.identity, authority)))
     }
 
     /// Refuses the peer's invitation.
@@ -274,6 +276,12 @@ impl Served {
         match self.connection.receive(&mut serving.buffer) {
             Ok(Received::Message { len, offer }) => {
                 let (message, _) = serving.buffer.split_at(len.min(serving.buffer.len()));
+                // Without it no proof is accepted.
+                if self.session.needs_binding()
+                    && let Ok(binding) = self.connection.binding()
+                {
+                    self.session.bind(binding);
+                }
                 self.session.on_message(message, usize::from(offer.is_some()));
                 self.act(serving, offer);
                 true
@@ -370,7 +378,10 @@ impl Served {
 
     fn answer_topics(&mut self, core: &NodeCore, after: Option<&TopicName>) -> Result<(), ControlError> {
         let mut topics = match &self.dialled_for {
-            None => core.topics.after(after, limits::DIRECTORY_PAGE_LEN_MAX + 1),
+            None => {
+                let shown = |topic: &TopicName| self.session.permits(topic);
+                core.topics.after(after, limits::DIRECTORY_PAGE_LEN_MAX + 1, shown)
+            }
             Some(DialledFor { topic, .. }) => {
                 let is_behind = after.is_none_or(|after| after < topic);
                 core.topic(topic).filter(|_| is_behind).into_iter().collect()

@@ -90,7 +90,8 @@ impl World {
         events: Arc<dyn EventSink>,
     ) -> Node {
         let clock = Arc::new(WorldClock(Arc::downgrade(self)));
-        let (core, driver) = assemble(listening.then(|| name.clone()), fabric, clock, events).unwrap();
+        let (core, driver) =
+            assemble((listening.then(|| name.clone()), None), fabric, clock, events).unwrap();
         self.drivers.lock().push(NodeThread { name, driver, sleeps_until_ns: 0 });
         let seeking = Arc::downgrade(&core.seeking);
         self.spawn(move || seeking.upgrade().map(|seeking| seeking.turn()).is_some());

@@ -17,6 +17,7 @@ use crate::control::{ControlError, RefuseReason};
 use crate::event::{Event, EventSink};
 use crate::fabric::AddressError;
 use crate::id::{Delivery, Kind, Sequence};
+use crate::keyring::Keyring;
 use crate::payload::{Payload, Raw};
 use crate::publisher::PublisherError;
 use crate::subscriber::{AnySubscriber, ReceiveError, Sample, StateSubscriber, SubscriberError};
@@ -103,10 +104,33 @@ fn push_subscriber_of_an_idle_publisher_gets_the_newest_value() {
 #[test]
 fn node_without_a_name_cannot_listen() {
     let dir = tempfile::tempdir().unwrap();
-    let builder = Node::builder().runtime_dir(dir.path()).rdma("rdma://127.0.0.1:7471").unwrap();
+    let builder = Node::builder().runtime_dir(dir.path()).rdma("rdma://127.0.0.1:7471").unwrap().insecure();
     let error = builder.open().unwrap_err();
     assert!(matches!(error, NodeError::Unnamed { .. }), "{error}");
     assert!(error.to_string().contains("rdma://127.0.0.1:7471"), "{error}");
+}
+
+/// Whether or not there is an RDMA device.
+#[test]
+fn node_that_listens_beyond_its_host_needs_keys_or_says_that_it_has_none() {
+    let keyring = Keyring::from_text(&format!("k read * {}", "ab".repeat(32))).unwrap();
+    let builder = || {
+        let dir = tempfile::tempdir().unwrap();
+        let builder = Node::builder().name("p").unwrap().runtime_dir(dir.path());
+        builder.rdma("rdma://192.0.2.1:7471").unwrap()
+    };
+    let error = builder().open().unwrap_err();
+    let NodeError::Unprotected { address } = &error else { panic!("{error}") };
+    assert_eq!(address.to_string(), "rdma://192.0.2.1:7471");
+    for part in ["NodeBuilder::keys", "--key-file", "NodeBuilder::insecure", "--insecure"] {
+        assert!(error.to_string().contains(part), "{error}");
+    }
+    let error = builder().keys(keyring.clone()).insecure().open().unwrap_err();
+    assert!(matches!(error, NodeError::Contradiction), "{error}");
+    for builder in [builder().keys(keyring), builder().insecure()] {
+        // No device has that address.
+        assert!(matches!(builder.open().unwrap_err(), NodeError::Fabric(_)));
+    }
 }
 
 #[test]

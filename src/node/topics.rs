@@ -66,12 +66,18 @@ impl Topics {
         self.0.lock().by_name.get(name)?.clone().filter(|topic| !topic.has_ended())
     }
 
-    /// Up to `count` topics after this name, in order of name.
-    pub(super) fn after(&self, name: Option<&TopicName>, count: usize) -> Vec<Arc<PublishedTopic>> {
+    /// Up to `count` topics after this name that are `shown`, in order of name.
+    pub(super) fn after(
+        &self,
+        name: Option<&TopicName>,
+        count: usize,
+        shown: impl Fn(&TopicName) -> bool,
+    ) -> Vec<Arc<PublishedTopic>> {
         let after = name.map_or(Bound::Unbounded, Bound::Excluded);
         let registry = self.0.lock();
         let behind = registry.by_name.range::<TopicName, _>((after, Bound::Unbounded));
-        behind.filter_map(|(_, topic)| topic.clone()).filter(|topic| !topic.has_ended()).take(count).collect()
+        let topics = behind.filter(|(name, _)| shown(name)).filter_map(|(_, topic)| topic.clone());
+        topics.filter(|topic| !topic.has_ended()).take(count).collect()
     }
 
     /// The topic with this key, unless dropped from the registry.

@@ -412,7 +412,13 @@ impl SubscriberError {
             Self::Unreachable { source, .. } => {
                 !matches!(source, FabricError::WithoutVerbs { .. } | FabricError::Access { .. })
             }
-            Self::Session { source, .. } => !matches!(source, ControlError::Version { .. }),
+            Self::Session { source, .. } => match source {
+                ControlError::Version { .. }
+                | ControlError::Unauthenticated { .. }
+                | ControlError::NotCovered { .. } => false,
+                ControlError::Refused { reason, .. } => *reason != RefuseReason::NotAuthenticated,
+                _ => true,
+            },
             Self::Refused { reason, .. } => reason.is_transient(),
             Self::Unfit { source, .. } => match source {
                 GrantError::Unreadable | GrantError::Incarnation => true,

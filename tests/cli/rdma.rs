@@ -28,7 +28,8 @@ fn rdma(port: u16) -> String {
 fn publish(place: &Place, port: u16) -> (Running, String) {
     let address = rdma(port);
     let target = format!("{address}/t");
-    let mut publisher = place.start(&["pub", &target, "--node", "feed", "--epoch", "1", "--quiet"]);
+    let mut publisher =
+        place.start(&["pub", "--insecure", &target, "--node", "feed", "--epoch", "1", "--quiet"]);
     publisher.write("one");
     wait_until("the value", || place.list(&[&address]).iter().any(|row| row["sequence"] == 1));
     (publisher, target)
@@ -169,8 +170,18 @@ fn hung_publisher_is_reported_with_its_line_over_rdma() {
 fn one_process_answers_over_rdma_what_another_measures() {
     let place = Place::new();
     let address = rdma(7504);
-    let answering =
-        place.start(&["perf", "pull", "--serve", "--node", "lab", "--rdma", &address, "--cpus", "any"]);
+    let answering = place.start(&[
+        "perf",
+        "pull",
+        "--insecure",
+        "--serve",
+        "--node",
+        "lab",
+        "--rdma",
+        &address,
+        "--cpus",
+        "any",
+    ]);
     wait_until("the address", || answering.line().contains(&address));
     for (mode, connect) in [("pull", "manager"), ("push", "tcp"), ("push", "tcp-unreliable")] {
         let measured = ["perf", mode, "--connect", &address, "--iterations", "2", "--json", "--cpus", "any"];
@@ -189,7 +200,7 @@ fn records_of_a_log_are_shown_and_streamed_over_rdma() {
     let place = Place::new();
     let address = rdma(7505);
     let target = format!("{address}/t");
-    let mut publisher = place.start(&["pub", &target, "--node", "feed", "--kind", "log"]);
+    let mut publisher = place.start(&["pub", "--insecure", &target, "--node", "feed", "--kind", "log"]);
     publisher.write("one\ntwo\nthree");
     wait_until("the records", || place.list(&[&address]).iter().any(|row| row["sequence"] == 3));
     let shown = place.run(&["tail", &target, "--last", "2", "--json"]);

@@ -16,7 +16,7 @@ use rustix::net::{
 
 use super::time::PATIENCE;
 
-pub(crate) const VERSION: u16 = 4;
+pub(crate) const VERSION: u16 = 5;
 /// Another version of it.
 const OTHER_VERSION: u16 = VERSION + 1;
 pub(crate) const REFUSE: u16 = 1;
@@ -33,6 +33,7 @@ pub(crate) const DETACH: u16 = 10;
 pub(crate) const END: u16 = 13;
 pub(crate) const INVITE: u16 = 14;
 pub(crate) const LISTEN: u16 = 15;
+pub(crate) const PROVE: u16 = 23;
 pub(crate) const NOTICES: u16 = 16;
 pub(crate) const HEARD: u16 = 17;
 
@@ -101,19 +102,29 @@ pub(crate) fn crc32(bytes: &[u8]) -> u32 {
     })
 }
 
-/// A hello; `answers` is the nonce of the hello that it answers.
+/// A hello without keys; `answers` is the nonce of the hello that it answers.
 pub(crate) fn hello(answers: Option<u64>) -> Vec<u8> {
+    hello_of("hostile", answers, false)
+}
+
+/// The hello of a publisher's node that dials.
+pub(crate) fn publishing() -> Vec<u8> {
+    hello_of("hostile", None, true)
+}
+
+/// A hello of this node.
+fn hello_of(node: &str, answers: Option<u64>, invites: bool) -> Vec<u8> {
     let body = Body::default().long(7);
     let body = match answers {
         Some(nonce) => body.byte(1).long(nonce),
         None => body.byte(0),
     };
-    body.identity("hostile").message(HELLO)
+    body.identity(node).byte(invites.into()).byte(0).message(HELLO)
 }
 
-/// An invitation to this topic, from the node that sends the hello.
+/// An invitation to this topic.
 pub(crate) fn invite(topic: &str) -> Vec<u8> {
-    Body::default().identity("hostile").bytes(topic.as_bytes()).message(INVITE)
+    Body::default().bytes(topic.as_bytes()).message(INVITE)
 }
 
 /// A request for a topic, by push or by pull.
@@ -347,6 +358,6 @@ fn socket() -> Result<OwnedFd, Errno> {
 #[test]
 fn checksum_and_frame_match_the_protocol() {
     assert_eq!(crc32(b"123456789"), 0xCBF4_3926);
-    let golden = [0x46, 0x42, 0x43, 0x54, 0, 4, 0, 3, 0, 0, 0, 3, 0xFF, 0x8B, 0x93, 0x85, b'a', b'b', b'c'];
+    let golden = [0x46, 0x42, 0x43, 0x54, 0, 5, 0, 3, 0, 0, 0, 3, 0x10, 0x49, 0xF8, 0xBB, b'a', b'b', b'c'];
     assert_eq!(Body(b"abc".to_vec()).message(3), golden);
 }

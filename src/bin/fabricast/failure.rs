@@ -8,7 +8,8 @@ use std::io::{self, Write};
 use fabricast::VerbsError;
 use fabricast::{
     Address, AddressError, ControlError, DialError, DirectoryError, ErrorChain, FabricError, InspectError,
-    MemoryError, NodeError, PublisherError, ReceiveError, RefuseReason, SubscriberError, Target,
+    KeyringError, MemoryError, NodeError, PublisherError, ReceiveError, RefuseReason, SubscriberError,
+    Target,
 };
 use rustix::io::Errno;
 
@@ -168,6 +169,12 @@ impl From<&SubscriberError> for Failure {
     }
 }
 
+impl From<KeyringError> for Failure {
+    fn from(error: KeyringError) -> Self {
+        Self::of(Exit::Local, &error)
+    }
+}
+
 impl From<DirectoryError> for Failure {
     fn from(error: DirectoryError) -> Self {
         let exit = match &error {
@@ -201,7 +208,10 @@ impl From<FabricError> for Failure {
 impl From<NodeError> for Failure {
     fn from(error: NodeError) -> Self {
         let exit = match &error {
-            NodeError::Name(_) | NodeError::Fabric(FabricError::NameInUse { .. }) => Exit::Usage,
+            NodeError::Name(_)
+            | NodeError::Unprotected { .. }
+            | NodeError::Contradiction
+            | NodeError::Fabric(FabricError::NameInUse { .. }) => Exit::Usage,
             NodeError::Fabric(source) => of_fabric(source),
             NodeError::System { .. } => Exit::Local,
             _ => of_system(&error).unwrap_or(Exit::Unreachable),
@@ -316,6 +326,12 @@ fn of_session(address: &Address, source: &ControlError, error: &dyn Error) -> Fa
             Failure::new(Exit::Gone, format!("{error}; {what}"))
         }
         ControlError::Refused { reason: RefuseReason::ShuttingDown, .. } => Failure::new(Exit::Gone, error),
+        ControlError::Refused { reason: RefuseReason::NotAuthenticated, .. } => {
+            Failure::new(Exit::Refused, format!("{error}; pass a file with one of them by --key-file"))
+        }
+        ControlError::Unauthenticated { .. } | ControlError::NotCovered { .. } => {
+            Failure::new(Exit::Refused, error)
+        }
         ControlError::Refused { .. } => Failure::new(Exit::Refused, error),
         _ => Failure::new(Exit::Unreachable, error),
     }

@@ -8,6 +8,7 @@ mod get;
 mod hz;
 mod info;
 mod interrupt;
+mod keyring;
 mod keys;
 mod lines;
 mod list;
@@ -75,11 +76,11 @@ Exit codes:
   2  usage
   3  no such node or topic, or it cannot be reached; `watch`, `hz` and `tail --follow` wait for it,
      unless --until-end is given
-  4  refused by the publisher
+  4  refused by the publisher, for example because it demands another key
   5  the publisher is hung
   6  the publisher is gone
   7  local failure: out of file descriptors, memory or disk space, a limit of this process, no
-     RDMA device, or an unusable runtime directory or file in it
+     RDMA device, or an unusable runtime directory, file in it, or key file
   130  interrupted before the answer, or by a second Ctrl-C. The first Ctrl-C ends `watch`, `tail`,
        `hz` and `pub` cleanly
 
@@ -122,6 +123,8 @@ enum Verb {
     Pub(publish::Arguments),
     /// Measure deliveries between two processes.
     Perf(perf::Arguments),
+    /// Print a new key, as a line of a file for --key-file.
+    Key(keyring::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -165,6 +168,7 @@ fn run(cli: &Cli) -> Result<Exit, Failure> {
         Verb::Hz(arguments) => hz::run(arguments, setting),
         Verb::Pub(arguments) => publish::run(arguments, setting),
         Verb::Perf(arguments) => perf::run(arguments, setting),
+        Verb::Key(arguments) => keyring::run(arguments),
     }
 }
 

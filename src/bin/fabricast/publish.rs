@@ -56,7 +56,7 @@ that is null or missing in some --example values is optional.
 Examples:
   vmstat 1 | fabricast pub shm:host/vmstat --kind state
   date | fabricast pub shm:me/now --kind state --linger 1m
-  date | fabricast pub rdma://0.0.0.0/now --kind state --linger 1m
+  date | fabricast pub --insecure rdma://0.0.0.0/now --kind state --linger 1m
   journalctl -f | fabricast pub shm:host/journal --kind log --capacity 10M
   fabricast pub shm:me/replay --kind state --rate 10 < lines.txt
   echo '{\"bid\": 1.5, \"ask\": 1.6}' | fabricast pub me/quote --json --linger 1m

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
 use fabricast::{
-    Address, AddressError, AnySubscriber, Delivery, EventSink, LogStart, Node, NodeBuilder, NodeName, Raw,
-    RdmaConnect, SubscriberBuilder, SubscriberError, Target, default_runtime_dir,
+    Address, AddressError, AnySubscriber, Delivery, EventSink, Keyring, LogStart, Node, NodeBuilder,
+    NodeName, Raw, RdmaConnect, SubscriberBuilder, SubscriberError, Target, default_runtime_dir,
 };
 use tracing_subscriber::EnvFilter;
 
@@ -32,6 +32,12 @@ pub(crate) struct Setting {
     /// How to connect RDMA queue pairs to an rdma:// address [default: manager; programs of unreliable queue pairs: tcp]
     #[arg(long, global = true, value_enum, value_name = "HOW")]
     rdma_connect: Option<Connect>,
+    /// The keys to prove to other nodes, and to demand of them: see `fabricast key`.
+    #[arg(long, global = true, value_name = "FILE", conflicts_with = "insecure")]
+    key_file: Option<PathBuf>,
+    /// Listen at an rdma:// address without keys: anyone on that network can read the topics.
+    #[arg(long, global = true)]
+    insecure: bool,
     /// Log events to standard error; repeat for more. RUST_LOG selects in detail.
     #[arg(short, long, global = true, action = ArgAction::Count)]
     verbose: u8,
@@ -161,6 +167,12 @@ impl Setting {
         if let Some(path) = &self.runtime_dir {
             arguments.extend(["--runtime-dir".into(), path.into()]);
         }
+        if let Some(path) = &self.key_file {
+            arguments.extend(["--key-file".into(), path.into()]);
+        }
+        if self.insecure {
+            arguments.push("--insecure".into());
+        }
         arguments
     }
 
@@ -197,6 +209,16 @@ impl Setting {
         rdma.map_or_else(|| self.node(Some(&name)), |address| self.rdma_node(&name, address))
     }
 
+    /// Opens a node with this name for as long as a measurement takes, which also listens over RDMA if given an address: what it
+    /// publishes is generated, so it needs no keys.
+    pub(crate) fn measuring_node(&self, name: &str, rdma: Option<&Address>) -> Result<Node, Failure> {
+        let Some(address) = rdma.filter(|_| self.key_file.is_none()) else {
+            return self.named_node(name, rdma);
+        };
+        let builder = self.builder(Some(&name.parse().map_err(Failure::usage)?))?;
+        Ok(builder.rdma(&address.to_string()).map_err(Failure::usage)?.insecure().open()?)
+    }
+
     /// Opens a node to read from this address. Creates no runtime directory: a missing one means that no node is running.
     pub(crate) fn reader(&self, address: &Address) -> Result<Node, Failure> {
         self.absence(address).map_or_else(|| self.node(None), Err)
@@ -220,6 +242,12 @@ impl Setting {
         let mut builder = Node::builder().rdma_connect(self.connect().into());
         if let Some(path) = &self.runtime_dir {
             builder = builder.runtime_dir(path);
+        }
+        if let Some(path) = &self.key_file {
+            builder = builder.keys(Keyring::open(path)?);
+        }
+        if self.insecure {
+            builder = builder.insecure();
         }
         if let Some(name) = name {
             builder = builder.name(name.as_str()).map_err(Failure::usage)?;

@@ -60,7 +60,7 @@ fn a_grant_that_crosses_the_end_is_dropped_with_its_region() {
 
 #[test]
 fn a_silent_peer_costs_a_deadline() {
-    let mut server = ServerSession::new(10, identity("writer"), nonce(2));
+    let mut server = ServerSession::new(10, greeting("writer", 2));
     let deadline_ns = server.deadline_ns().unwrap();
     assert_eq!(deadline_ns, 10 + limits::HELLO_DEADLINE_NS);
     server.on_time(deadline_ns - 1);
@@ -71,7 +71,7 @@ fn a_silent_peer_costs_a_deadline() {
     let result = Err(ControlError::Deadline { awaited: "hello" });
     assert_eq!(server.next_action(), Some(ServerAction::Close { result }));
 
-    let mut client = ClientSession::connect(10, identity("reader"), nonce(1), TIMEOUT_NS);
+    let mut client = ClientSession::connect(10, greeting("reader", 1), TIMEOUT_NS);
     assert_eq!(client.deadline_ns(), Some(10 + TIMEOUT_NS));
     client.expect_hello_until(20);
     assert_eq!(client.deadline_ns(), Some(20));

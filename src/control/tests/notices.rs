@@ -237,7 +237,7 @@ fn a_report_is_accepted_without_a_request() {
     assert_eq!(TicketBytes::default().as_bytes(), b"");
     pair.attach("pull", Delivery::Pull);
     // Not before the hello.
-    let mut server = ServerSession::new(0, identity("writer"), nonce(2));
+    let mut server = ServerSession::new(0, greeting("writer", 2));
     server.on_message(&codec::encode(&Message::Heard(sample::heard(true))), 0);
     assert!(matches!(sent(server.next_action()), Message::Refuse(_)));
 }

@@ -4,25 +4,25 @@ use super::*;
 
 #[test]
 fn a_server_refuses_another_version_by_name() {
-    let mut server = ServerSession::new(0, identity("writer"), nonce(2));
+    let mut server = ServerSession::new(0, greeting("writer", 2));
     server.on_message(&of_version_1(hello(None)), 0);
     let Message::Refuse(refuse) = sent(server.next_action()) else { panic!() };
     assert_eq!(refuse.reason, RefuseReason::VersionUnsupported);
     assert_eq!(
         refuse.text.as_str(),
-        "the peer speaks control version 1, this program speaks 4: upgrade the older one"
+        "the peer speaks control version 1, this program speaks 5: upgrade the older one"
     );
-    let result = Err(ControlError::Version { theirs: 1, ours: 4 });
+    let result = Err(ControlError::Version { theirs: 1, ours: 5 });
     assert_eq!(server.next_action(), Some(ServerAction::Close { result }));
     assert_eq!(server.next_action(), None);
 }
 
 #[test]
 fn a_client_refuses_another_version_by_name() {
-    let mut client = ClientSession::connect(0, identity("reader"), nonce(1), TIMEOUT_NS);
+    let mut client = ClientSession::connect(0, greeting("reader", 1), TIMEOUT_NS);
     client.next_message();
     let error = client.on_message(&of_version_1(hello(Some(1))), 0).unwrap_err();
-    assert_eq!(error, ControlError::Version { theirs: 1, ours: 4 });
+    assert_eq!(error, ControlError::Version { theirs: 1, ours: 5 });
     let refuse = codec::decode(&client.next_message().unwrap().bytes).unwrap();
     assert!(matches!(refuse, Message::Refuse(refuse) if refuse.reason == RefuseReason::VersionUnsupported));
 }
@@ -34,14 +34,14 @@ fn a_client_that_is_refused_for_its_version_names_both() {
     let body = super::super::frame::refuse_body(&refuse);
     let bytes =
         super::super::frame::Frame { version: 1, kind: MessageKind::Refuse.number(), body: &body }.emit();
-    let mut client = ClientSession::connect(0, identity("reader"), nonce(1), TIMEOUT_NS);
+    let mut client = ClientSession::connect(0, greeting("reader", 1), TIMEOUT_NS);
     client.next_message();
-    assert_eq!(client.on_message(&bytes, 0), Err(ControlError::Version { theirs: 1, ours: 4 }));
+    assert_eq!(client.on_message(&bytes, 0), Err(ControlError::Version { theirs: 1, ours: 5 }));
     assert_eq!(client.next_message(), None, "a refusal is not answered");
 
-    let mut server = ServerSession::new(0, identity("writer"), nonce(2));
+    let mut server = ServerSession::new(0, greeting("writer", 2));
     server.on_message(&bytes, 0);
-    let result = Err(ControlError::Version { theirs: 1, ours: 4 });
+    let result = Err(ControlError::Version { theirs: 1, ours: 5 });
     assert_eq!(server.next_action(), Some(ServerAction::Close { result }));
 }
 
@@ -54,7 +54,7 @@ fn garbage_is_refused_with_a_sentence() {
     };
     let long = vec![b'F'; limits::CONTROL_MESSAGE_LEN_MAX + 1];
     for garbage in [Vec::new(), b"GET / HTTP/1.1\r\n\r\n".to_vec(), flipped(30), long] {
-        let mut server = ServerSession::new(0, identity("writer"), nonce(2));
+        let mut server = ServerSession::new(0, greeting("writer", 2));
         server.on_message(&garbage, 0);
         let Message::Refuse(refuse) = sent(server.next_action()) else { panic!() };
         assert_eq!(refuse.reason, RefuseReason::Malformed);
@@ -76,7 +76,7 @@ fn messages_out_of_turn_are_refused() {
         pair.server.on_message(&bytes, 0);
         pair.expect_refusal(&ControlError::Unexpected { message: name, state: "ready for requests" });
     }
-    let mut server = ServerSession::new(0, identity("writer"), nonce(2));
+    let mut server = ServerSession::new(0, greeting("writer", 2));
     server.on_message(&codec::encode(&Message::ListTopics(ListTopics { after: None })), 0);
     let Message::Refuse(refuse) = sent(server.next_action()) else { panic!() };
     assert_eq!(
@@ -87,11 +87,11 @@ fn messages_out_of_turn_are_refused() {
 
 #[test]
 fn a_hello_that_answers_another_is_refused() {
-    let mut server = ServerSession::new(0, identity("writer"), nonce(2));
+    let mut server = ServerSession::new(0, greeting("writer", 2));
     server.on_message(&hello(Some(7)), 0);
     assert!(matches!(sent(server.next_action()), Message::Refuse(_)));
     for answers in [None, Some(7)] {
-        let mut client = ClientSession::connect(0, identity("reader"), nonce(1), TIMEOUT_NS);
+        let mut client = ClientSession::connect(0, greeting("reader", 1), TIMEOUT_NS);
         let error = client.on_message(&hello(answers), 0).unwrap_err();
         assert!(matches!(error, ControlError::WrongAnswer { message: "Hello", .. }));
     }

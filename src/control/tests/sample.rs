@@ -5,11 +5,14 @@ use std::num::NonZeroU64;
 use proptest::prelude::*;
 
 use crate::control::error::RefuseReason;
+use crate::control::handshake::{Credentials, Greeting};
 use crate::control::message::*;
 use crate::control::notices::{Heard, NoticeChannel, Notices, NoticesBy, TicketBytes, WakeBy, WakeSlot};
 use crate::control::progress::*;
+use crate::control::proof::{Proof, Prove};
 use crate::control::text::Text;
 use crate::id::{Delivery, Epoch, Incarnation, Kind, KindOptions, Sequence, SlowPolicy, TopicId, TopicName};
+use crate::keyring::{Challenge, KeyId};
 use crate::layout::GeometryNumbers;
 use crate::limits;
 
@@ -24,6 +27,16 @@ pub(crate) fn identity(node: &str) -> Identity {
         host: Text::cut("hostA"),
         started_ns: 0x1787_C3E0_A6C4_0000,
     }
+}
+
+/// A hello without keys.
+pub(crate) fn hello(nonce: NonZeroU64, answers: Option<NonZeroU64>, node: &str) -> Hello {
+    Hello { nonce, answers, identity: identity(node), invites: false, challenge: None }
+}
+
+/// How this node introduces itself, without keys.
+pub(crate) fn greeting(node: &str, number: u64) -> Greeting {
+    Greeting::new(identity(node), nonce(number), Credentials::default())
 }
 
 pub(crate) fn counts(first: u64) -> SubscriberCounts {
@@ -79,6 +92,8 @@ pub(crate) fn every_message() -> Vec<Message> {
             nonce: nonce(0x1122_3344_5566_7788),
             answers: Some(nonce(0x0102_0304_0506_0708)),
             identity: identity("node-1"),
+            invites: true,
+            challenge: Some(Challenge([0xC5; 32])),
         }),
         Message::ListTopics(ListTopics { after: Some(topic.clone()) }),
         Message::Topics(Topics { page: Page::cut(vec![entry("a/b")]).0, more: true }),
@@ -102,7 +117,7 @@ pub(crate) fn every_message() -> Vec<Message> {
         Message::Detached(Detached { attachment, published: 7 }),
         Message::TopicEnded(TopicEnded { attachment, published: 7 }),
         Message::End(EndSummary { reason: EndReason::DONE, counts: counts(1) }),
-        Message::Invite(Invite { identity: identity("node-1"), topic: topic.clone() }),
+        Message::Invite(Invite { topic: topic.clone() }),
         Message::Listen(attachment),
         Message::Notices(Notices { attachment, by: NoticesBy::Channel(channel()) }),
         Message::Heard(heard(true)),
@@ -111,7 +126,13 @@ pub(crate) fn every_message() -> Vec<Message> {
         Message::WakeBy(WakeBy { attachment, socket: 2, token: 7 }),
         Message::WakeSlot(WakeSlot { attachment, slot: Some(5) }),
         Message::LetGo(LetGo { attachment, reason: LetGoReason::Overtaken, published: 7 }),
+        Message::Prove(prove(1)),
     ]
+}
+
+/// Proofs of as many keys.
+pub(crate) fn prove(count: u8) -> Prove {
+    Prove::cut((1..=count).map(|number| Proof { key: KeyId([number; 8]), tag: [0x7A; 32] }))
 }
 
 /// A subscriber that reports its progress, and one that does not.
@@ -150,12 +171,20 @@ pub(crate) fn any_message() -> impl Strategy<Value = Message> {
     let text = "\\PC{0,20}";
     prop_oneof![
         (any::<u16>(), text).prop_map(|(reason, text)| Message::Refuse(Refuse::new(reason.into(), &text))),
-        (1..u64::MAX, any::<Option<NonZeroU64>>(), any_name(), any::<u64>()).prop_map(
-            |(number, answers, node, started_ns)| {
-                let identity = Identity { started_ns, ..identity(&node) };
-                Message::Hello(Hello { nonce: nonce(number), answers, identity })
-            }
-        ),
+        (
+            1..u64::MAX,
+            any::<Option<NonZeroU64>>(),
+            any_name(),
+            any::<u64>(),
+            any::<bool>(),
+            any::<Option<[u8; 32]>>()
+        )
+            .prop_map(|(number, answers, node, started_ns, invites, challenge)| {
+                let (identity, challenge) =
+                    (Identity { started_ns, ..identity(&node) }, challenge.map(Challenge));
+                Message::Hello(Hello { nonce: nonce(number), answers, identity, invites, challenge })
+            }),
+        (0..4_u8).prop_map(|count| Message::Prove(prove(count))),
         any_hello(),
         proptest::option::of(any_topic()).prop_map(|after| Message::ListTopics(ListTopics { after })),
         (proptest::collection::vec(any_name(), 0..4), any::<bool>()).prop_map(|(names, more)| {
@@ -221,16 +250,15 @@ fn any_ticket() -> impl Strategy<Value = TicketBytes> {
 
 /// A hello of a dialling peer, or the tests' server's answer.
 pub(crate) fn any_hello() -> impl Strategy<Value = Message> {
-    any::<bool>().prop_map(|first| {
-        let answers = if first { None } else { Some(nonce(1)) };
-        Message::Hello(Hello { nonce: nonce(2), answers, identity: identity("peer") })
+    (any::<bool>(), any::<bool>(), any::<Option<[u8; 32]>>()).prop_map(|(first, invites, challenge)| {
+        let (answers, challenge) = (if first { None } else { Some(nonce(1)) }, challenge.map(Challenge));
+        Message::Hello(Hello { nonce: nonce(2), answers, identity: identity("peer"), invites, challenge })
     })
 }
 
-/// An invitation, the first message of a publisher's node that dials.
+/// An invitation, which a publisher's node that dials sends after the hellos.
 pub(crate) fn any_invite() -> impl Strategy<Value = Message> {
-    (any_name(), any_topic())
-        .prop_map(|(node, topic)| Message::Invite(Invite { identity: identity(&node), topic }))
+    any_topic().prop_map(|topic| Message::Invite(Invite { topic }))
 }
 
 pub(crate) fn any_attachment() -> impl Strategy<Value = AttachmentId> {

@@ -43,6 +43,8 @@ pub(super) struct ShmListener {
 pub(super) struct ShmConnection {
     socket: Deferred,
     background: Background,
+    /// Whether this end dialled.
+    is_dialling: bool,
 }
 
 impl ShmListener {
@@ -66,7 +68,7 @@ impl Acceptor for ShmListener {
     fn accept(&mut self) -> Result<Option<Box<dyn Connection>>, FabricError> {
         self.background.check_room()?;
         match rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            Ok(socket) => Ok(Some(Box::new(ShmConnection::new(socket, &self.background)))),
+            Ok(socket) => Ok(Some(Box::new(ShmConnection::new(socket, false, &self.background)))),
             Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Ok(None),
             Err(errno) => Err(FabricError::system("accept a connection")(errno)),
         }
@@ -82,9 +84,9 @@ impl Acceptor for ShmListener {
 }
 
 impl ShmConnection {
-    fn new(socket: OwnedFd, background: &Background) -> Self {
+    fn new(socket: OwnedFd, is_dialling: bool, background: &Background) -> Self {
         let socket = Deferred::new(socket, Closing::Connection, background);
-        Self { socket, background: background.clone() }
+        Self { socket, background: background.clone(), is_dialling }
     }
 
     /// Connects to the socket at this path. Blocks for up to `timeout` while the backlog is full; `EAGAIN` if it
@@ -102,7 +104,7 @@ impl ShmConnection {
                 set_socket_timeout(&socket, Timeout::Send, Some(left))?;
             }
             match rustix::net::connect(&socket, &address) {
-                Ok(()) => return Ok(Self::new(socket, background)),
+                Ok(()) => return Ok(Self::new(socket, true, background)),
                 Err(Errno::INTR | Errno::AGAIN) if left_ns > 0 => {}
                 Err(errno) => return Err(errno),
             }
@@ -194,6 +196,16 @@ impl Connection for ShmConnection {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities { placement: Placement::Words, shares_memory: true, ..Capabilities::default() }
+    }
+
+    /// The effective user of either end, the dialling one's first. The kernel recorded the peer's when it dialled or listened.
+    #[expect(clippy::big_endian_bytes, reason = "proofs are in network byte order")]
+    fn binding(&self) -> Result<Vec<u8>, FabricError> {
+        let peer = rustix::net::sockopt::socket_peercred(&self.socket);
+        let peer = peer.map_err(FabricError::system("identify the peer's user"))?.uid.as_raw();
+        let own = rustix::process::geteuid().as_raw();
+        let (dialling, dialled) = if self.is_dialling { (own, peer) } else { (peer, own) };
+        Ok([dialling.to_be_bytes(), dialled.to_be_bytes()].concat())
     }
 
     fn prepare(&self, registration: &Arc<Registration>) -> Result<Prepared, FabricError> {

@@ -59,6 +59,10 @@ impl Connection for VerbsConnection {
         self.session.capabilities()
     }
 
+    fn binding(&self) -> Result<Vec<u8>, FabricError> {
+        self.session.binding()
+    }
+
     fn prepare(&self, registration: &Arc<Registration>) -> Result<Prepared, FabricError> {
         self.session.prepare(registration)
     }

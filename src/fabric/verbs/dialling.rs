@@ -15,7 +15,7 @@ use rustix::event::epoll;
 use super::endpoint::Endpoint;
 use super::error::VerbsError;
 use super::greeting::Rejection;
-use super::link::{LinkEvent, QpLink};
+use super::link::{LinkEvent, QpEnds, QpLink};
 use super::opened::Devices;
 use super::stream::FrameStream;
 use crate::chain::ErrorChain;
@@ -222,6 +222,10 @@ impl QpLink for DiallingLink {
 
     fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
         self.kept.as_ref().and_then(|kept| kept.link.addresses())
+    }
+
+    fn ends(&self, queue_pair: u32) -> Result<QpEnds, FabricError> {
+        self.kept.as_ref().ok_or(FabricError::Closed)?.link.ends(queue_pair)
     }
 
     fn frames(&mut self) -> Option<&mut FrameStream> {

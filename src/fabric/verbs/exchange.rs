@@ -23,6 +23,7 @@
 #![expect(clippy::big_endian_bytes, reason = "the control channel is in network byte order")]
 
 use super::greeting::Rejection;
+use super::link::QpEnd;
 use super::sys::QueuePairKind;
 
 /// The last message of the dialling side.
@@ -94,6 +95,12 @@ impl QpInfo {
         }
         let writes = writes == 1;
         Ok(Self { kind, lid, queue_pair, packet_sequence, gid, mtu, reads_max, writes })
+    }
+
+    /// Returns what identifies it.
+    pub(super) fn identity(&self) -> QpEnd {
+        let Self { gid, queue_pair, packet_sequence, .. } = *self;
+        QpEnd { gid, queue_pair, packet_sequence }
     }
 
     /// Encodes it for a peer.

@@ -17,7 +17,7 @@ use super::endpoint::{Endpoint, MIN_RNR_TIMER};
 use super::error::VerbsError;
 use super::exchange::{QpInfo, READY, packet_sequence};
 use super::greeting::Rejection;
-use super::link::{LinkEvent, QpLink};
+use super::link::{LinkEvent, QpEnds, QpLink};
 use super::manager::{Destination, RETRY_COUNT, RNR_RETRY_COUNT, not_reached};
 use super::opened::Devices;
 use super::stream::{FrameStream, StreamEvent};
@@ -37,6 +37,8 @@ pub(super) struct ExchangedLink {
     writes: bool,
     /// The unconnected endpoint, at the dialling end.
     near: Option<LocalEnd>,
+    /// What identifies both ends, once they are connected.
+    ends: Option<QpEnds>,
     /// The dialled address, at the dialling end.
     dialled: Option<Destination>,
     /// The deadline of the establishment.
@@ -115,7 +117,7 @@ impl ExchangedLink {
         let added = epoll::add(&events, &stream.socket, epoll::EventData::new_u64(0), wanted);
         added.map_err(system)?;
         let deadline_ns = now_ns.saturating_add(limits::verbs::CONNECT_DEADLINE_NS);
-        Ok(Self { stream, events, phase, kind, writes: false, near: None, dialled, deadline_ns })
+        Ok(Self { stream, events, phase, kind, writes: false, near: None, ends: None, dialled, deadline_ns })
     }
 
     fn advance(&mut self, devices: &Devices) -> Result<Option<LinkEvent>, FabricError> {
@@ -183,6 +185,7 @@ impl ExchangedLink {
         let peer = self.stream.socket.peer_addr().map_err(system)?.ip();
         if let Some(near) = self.near.take() {
             near.connect(&far, peer)?;
+            self.ends = Some(QpEnds::new(near.end.identity(), far.identity(), true));
         }
         self.begin_to_beat()?;
         self.say(READY);
@@ -207,6 +210,7 @@ impl ExchangedLink {
         })?;
         self.say(&near.end.emit());
         (self.kind, self.phase, self.writes) = (far.kind, TcpPhase::Accepting, far.writes);
+        self.ends = Some(QpEnds::new(near.end.identity(), far.identity(), false));
         self.begin_to_beat()?;
         Ok(LinkEvent::Endpoint(near.endpoint))
     }
@@ -306,6 +310,10 @@ impl QpLink for ExchangedLink {
     fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
         let socket = &self.stream.socket;
         Some((socket.local_addr().ok()?.ip(), socket.peer_addr().ok()?.ip()))
+    }
+
+    fn ends(&self, _: u32) -> Result<QpEnds, FabricError> {
+        self.ends.ok_or(FabricError::Closed)
     }
 
     fn frames(&mut self) -> Option<&mut FrameStream> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::endpoint::Endpoint;
 use super::error::VerbsError;
 use super::greeting::{Greeting, Rejection};
-use super::link::{LinkEvent, QpLink};
+use super::link::{LinkEvent, QpEnd, QpEnds, QpLink};
 use super::opened::{Devices, OpenDevice};
 use super::sys::{
     CmEvent, CmEventKind, CmId, ConnectParameters, EventChannel, PortSpace, QueuePairKind, QueuePairPlan,
@@ -300,6 +300,25 @@ impl QpLink for ManagedLink {
 
     fn is_dialled_to_write(&self) -> bool {
         self.dialled.is_none() && self.greeting.writes
+    }
+
+    fn ends(&self, queue_pair: u32) -> Result<QpEnds, FabricError> {
+        let route = self.id.route()?;
+        let gid = match route.gid_index {
+            Some(index) => {
+                let context = self.id.context()?.ok_or(VerbsError::DeviceGone)?;
+                let gids = context.gids(route.port)?;
+                gids.iter().find(|gid| gid.index == u32::from(index)).ok_or(VerbsError::DeviceGone)?.bytes
+            }
+            None => [0; 16],
+        };
+        let near = QpEnd { gid, queue_pair, packet_sequence: route.first_sent };
+        let far = QpEnd {
+            gid: route.peer_gid,
+            queue_pair: route.peer_queue_pair,
+            packet_sequence: route.first_received,
+        };
+        Ok(QpEnds::new(near, far, self.dialled.is_some()))
     }
 
     fn addresses(&self) -> Option<(IpAddr, IpAddr)> {

@@ -261,6 +261,12 @@ impl Session {
         }
     }
 
+    /// Returns what it connects: the numbers of both ends.
+    pub(super) fn binding(&self) -> Result<Vec<u8>, FabricError> {
+        let endpoint = self.endpoint.get().ok_or(FabricError::Closed)?;
+        Ok(self.state.lock().link.ends(endpoint.queue_pair.number())?.emit())
+    }
+
     /// Returns its capabilities, known once the endpoint exists.
     pub(super) fn capabilities(&self) -> Capabilities {
         let placement = self.endpoint.get().map_or_else(Placement::default, |endpoint| endpoint.placement());

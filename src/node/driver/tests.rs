@@ -44,9 +44,9 @@ fn queued_messages_are_retried_soon() {
     let network = Network::new(0, Reach::Fetched);
     let name = "node".parse().unwrap();
     let (fabric, clock) = (Arc::new(network.fabric(&name)), Arc::clone(network.clock()));
-    let (shared, mut driver) = assemble(None, fabric, clock, Arc::new(TracingSink)).unwrap();
+    let (shared, mut driver) = assemble((None, None), fabric, clock, Arc::new(TracingSink)).unwrap();
     let core = Arc::clone(&shared.core);
-    let mut peer = ClientSession::connect(0, core.identity.clone(), core.nonce().unwrap(), u64::MAX);
+    let mut peer = ClientSession::connect(0, core.greeting_without_keys(), u64::MAX);
     let hello = peer.next_message().unwrap().bytes;
     assert!(driver.wait_time() > TEND_AGAIN);
     let served = Served::new(&core, Box::new(Scripted::full(hello)), 0, true).unwrap();
@@ -171,12 +171,12 @@ fn peer_with_stalled_writes_delays_no_other_end() {
     let name = "node".parse().unwrap();
     let (fabric, clock) = (Arc::new(network.fabric(&name)), Arc::clone(network.clock()));
     let ends = Arc::new(Ends::default());
-    let (shared, mut driver) = assemble(None, fabric, clock, Arc::clone(&ends) as _).unwrap();
+    let (shared, mut driver) = assemble((None, None), fabric, clock, Arc::clone(&ends) as _).unwrap();
     let core = Arc::clone(&shared.core);
     let node = Node::new(shared, None);
     let publisher = node.state_publisher::<u64>("t").open().unwrap();
     for attaches in [true, false, false] {
-        let client = ClientSession::connect(0, core.identity.clone(), core.nonce().unwrap(), u64::MAX);
+        let client = ClientSession::connect(0, core.greeting_without_keys(), u64::MAX);
         let peer = Box::new(Peer { client, attaches, ready: woken() });
         serve(&mut driver, Served::new(&core, peer, 0, true).unwrap());
     }
@@ -228,7 +228,7 @@ fn topics_with_slow_subscribers_share_the_copy_budget() {
     let network = Network::new(0, Reach::Fetched);
     let name = "node".parse().unwrap();
     let (fabric, clock) = (Arc::new(network.fabric(&name)), Arc::clone(network.clock()));
-    let (shared, mut driver) = assemble(None, fabric, clock, Arc::new(TracingSink)).unwrap();
+    let (shared, mut driver) = assemble((None, None), fabric, clock, Arc::new(TracingSink)).unwrap();
     let core = Arc::clone(&shared.core);
     let node = Node::new(shared, None);
     let (len_max, payload) = (limits::LOG_COPY_LEN_MAX, vec![7; 60 << 10]);
@@ -314,7 +314,7 @@ impl Stopped {
         let network = Network::new(0, Reach::Mapped);
         let name = "node".parse().unwrap();
         let (fabric, clock) = (Arc::new(network.fabric(&name)), Arc::clone(network.clock()));
-        let (shared, driver) = assemble(None, fabric, clock, Arc::new(TracingSink)).unwrap();
+        let (shared, driver) = assemble((None, None), fabric, clock, Arc::new(TracingSink)).unwrap();
         let core = Arc::clone(&shared.core);
         let node = Node::new(shared, None);
         let publisher = node.log_publisher::<Raw>("t").capacity(1 << 14).payload_len_max(100).open().unwrap();
@@ -478,7 +478,7 @@ fn publishers_of_a_failed_node_get_an_error() {
     let name = "node".parse().unwrap();
     let (fabric, clock) = (Arc::new(network.fabric(&name)), Arc::clone(network.clock()));
     let (fails, recorder) = (Arc::new(Waker::new().unwrap()), Arc::new(Recorder::default()));
-    let (shared, mut driver) = assemble(None, fabric, clock, Arc::clone(&recorder) as _).unwrap();
+    let (shared, mut driver) = assemble((None, None), fabric, clock, Arc::clone(&recorder) as _).unwrap();
     let core = Arc::clone(&shared.core);
     driver.listen(Box::new(Faulty(Arc::clone(&fails)))).unwrap();
     let thread = DriverThread::start(driver).unwrap();
@@ -523,7 +523,7 @@ fn older_of_two_ended_incarnations_is_superseded() {
         let network = Network::new(0, Reach::Mapped);
         let name = "node".parse().unwrap();
         let (fabric, clock) = (Arc::new(network.fabric(&name)), Arc::clone(network.clock()));
-        let (shared, mut driver) = assemble(None, fabric, clock, Arc::new(TracingSink)).unwrap();
+        let (shared, mut driver) = assemble((None, None), fabric, clock, Arc::new(TracingSink)).unwrap();
         let core = Arc::clone(&shared.core);
         let node = Node::new(shared, None);
         let incarnations = [(); 2].map(|()| {
@@ -550,7 +550,7 @@ fn listeners_of_a_failed_node_get_an_error() {
     let name: NodeName = "node".parse().unwrap();
     let (fabric, fails) = (Arc::new(network.fabric(&name)), Arc::new(Waker::new().unwrap()));
     let (shared, mut driver) =
-        assemble(Some(name), fabric, Arc::new(SystemClock), Arc::new(TracingSink)).unwrap();
+        assemble((Some(name), None), fabric, Arc::new(SystemClock), Arc::new(TracingSink)).unwrap();
     driver.agenda.forget(LISTENER_KEY, driver.listener.take().unwrap().wait_handle());
     driver.listen(Box::new(Faulty(Arc::clone(&fails)))).unwrap();
     let thread = DriverThread::start(driver).unwrap();

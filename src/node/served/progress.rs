@@ -38,6 +38,7 @@ impl Served {
     ) -> Result<(), ControlError> {
         // A peer that was dialled for one topic sees no other.
         let is_shown = self.dialled_for.as_ref().is_none_or(|dialled| dialled.topic == *topic);
+        let is_shown = is_shown && self.session.permits(topic);
         let found = core.topic(topic).filter(|_| is_shown);
         self.session.answer_subscribers(found.map(|topic| topic.subscribers.page(topic.newest())))
     }

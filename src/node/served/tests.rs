@@ -208,10 +208,11 @@ impl Setup {
         let network = Network::new(0, Reach::Mapped);
         let (fabric, clock) = (network.fabric(&"node".parse().unwrap()), Arc::clone(network.clock()));
         // Without a thread, which would tend landing regions at any moment.
-        let (shared, _) = assemble(None, Arc::new(fabric), clock, Arc::clone(&recorder) as _).unwrap();
+        let (shared, _) =
+            assemble((None, None), Arc::new(fabric), clock, Arc::clone(&recorder) as _).unwrap();
         let node = Node::new(shared, None);
         let (core, connection) = (node.core(), Scripted::new(Line::default()));
-        let client = ClientSession::connect(0, core.identity.clone(), core.nonce().unwrap(), u64::MAX);
+        let client = ClientSession::connect(0, core.greeting_without_keys(), u64::MAX);
         let line = Arc::clone(&connection.0);
         let served = Served::new(core, Box::new(connection), core.clock.monotonic_ns(), true).unwrap();
         Self { node, recorder, line, served, client }

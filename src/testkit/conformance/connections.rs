@@ -47,6 +47,25 @@ pub(crate) fn an_address_of_another_kind_is_unreachable(harness: &dyn Harness, _
     assert!(matches!(error, FabricError::Unreachable { .. }), "{error}");
 }
 
+/// What proofs of keys are made of.
+pub(crate) fn both_ends_know_what_their_connection_connects(harness: &dyn Harness, _: u64) {
+    let mut pair = Pair::new(harness);
+    send(harness, &mut *pair.near, b"to the far end", None);
+    message(harness, &mut *pair.far);
+    send(harness, &mut *pair.far, b"to the near end", None);
+    message(harness, &mut *pair.near);
+    let binding = pair.near.binding().expect("it is established");
+    assert!(!binding.is_empty());
+    assert_eq!(pair.far.binding().expect("it is established"), binding);
+    // Traffic does not change it.
+    for _ in 0..8 {
+        send(harness, &mut *pair.near, b"more", None);
+        message(harness, &mut *pair.far);
+    }
+    assert_eq!(pair.near.binding().expect("it is established"), binding);
+    assert_eq!(pair.far.binding().expect("it is established"), binding);
+}
+
 pub(crate) fn messages_arrive_whole_and_in_order(harness: &dyn Harness, _: u64) {
     let max = limits::CONTROL_MESSAGE_LEN_MAX;
     let lens = [1, 2, 7, 8, 9, 63, 64, 100, 4095, 4096, 4097, 65_536, max - 1, max, 1, 3];

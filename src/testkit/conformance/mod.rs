@@ -93,6 +93,7 @@ macro_rules! conformance_suite {
                 connections:
                     a_name_is_listened_on_once_and_free_again_afterwards,
                     a_dial_to_nobody_says_so,
+                    both_ends_know_what_their_connection_connects,
                     an_address_of_another_kind_is_unreachable,
                     messages_arrive_whole_and_in_order,
                     messages_go_both_ways_at_once,

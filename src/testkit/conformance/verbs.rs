@@ -153,6 +153,7 @@ mod verbs_tcp_unreliable {
         connections:
             a_name_is_listened_on_once_and_free_again_afterwards,
             a_dial_to_nobody_says_so,
+            both_ends_know_what_their_connection_connects,
             messages_arrive_whole_and_in_order,
             messages_go_both_ways_at_once,
             a_message_over_the_limit_is_refused,

@@ -95,6 +95,12 @@ impl Connection for SimConnection {
         Capabilities { placement, ..Capabilities::default() }
     }
 
+    /// The number of the link.
+    #[expect(clippy::big_endian_bytes, reason = "it is compared as bytes")]
+    fn binding(&self) -> Result<Vec<u8>, FabricError> {
+        Ok(self.link.to_be_bytes().to_vec())
+    }
+
     fn prepare(&self, registration: &Arc<Registration>) -> Result<Prepared, FabricError> {
         let entry = registration.entries::<SimRegistered>().next();
         Ok(Prepared::Done(entry.map(|entry| entry.remote).unwrap_or_default()))

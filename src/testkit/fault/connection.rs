@@ -136,6 +136,10 @@ impl Connection for FaultyConnection {
         self.inner.as_ref().map_or_else(Capabilities::default, |inner| inner.capabilities())
     }
 
+    fn binding(&self) -> Result<Vec<u8>, FabricError> {
+        self.inner.as_ref().ok_or(FabricError::Closed)?.binding()
+    }
+
     fn prepare(&self, registration: &Arc<Registration>) -> Result<Prepared, FabricError> {
         self.inner.as_ref().ok_or(FabricError::Closed)?.prepare(registration)
     }

@@ -116,8 +116,12 @@ pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Tr
 pub(super) fn answering(arguments: &Arguments, setting: &Setting) -> Result<(Interrupt, Node), Trouble> {
     arguments.cpus.settled()?.pin_answering()?;
     let interrupt = Interrupt::install()?;
-    let rdma = arguments.rdma.clone().or_else(|| arguments.fabric().rdma());
-    let node = setting.named_node(arguments.node.as_str(), rdma.as_ref())?;
+    let name = arguments.node.as_str();
+    let node = match &arguments.rdma {
+        // Until it is interrupted, for anyone who dials.
+        Some(address) => setting.named_node(name, Some(address))?,
+        None => setting.measuring_node(name, arguments.fabric().rdma().as_ref())?,
+    };
     Ok((interrupt, node))
 }
 

@@ -205,7 +205,7 @@ impl Wakes<'_> {
         name: &str,
         fabric: FabricName,
     ) -> Result<(Node, StatePublisher<Raw>), Trouble> {
-        let node = self.0.setting.named_node(name, fabric.rdma().as_ref())?;
+        let node = self.0.setting.measuring_node(name, fabric.rdma().as_ref())?;
         let publisher =
             node.state_publisher::<Raw>(topic(self.manner()).as_str()).slots(self.0.arguments.slots());
         let publisher = publisher.payload_len_max(size as usize).open().map_err(Failure::from)?;

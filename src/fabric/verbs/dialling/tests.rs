@@ -88,6 +88,10 @@ impl QpLink for Fake {
     fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
         None
     }
+
+    fn ends(&self, _: u32) -> Result<QpEnds, FabricError> {
+        Err(FabricError::Closed)
+    }
 }
 
 fn address() -> Address {

@@ -8,7 +8,10 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 pub(in crate::fabric::verbs) use multicast::Membership;
-use rdma_sys::{rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param, rdma_port_space};
+use rdma_sys::{
+    ibv_qp_attr, ibv_qp_state, rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param,
+    rdma_port_space,
+};
 use rustix::io::Errno;
 use rustix::net::SocketAddrAny;
 use rustix::net::addr::{SocketAddrArg, SocketAddrStorage};
@@ -29,6 +32,23 @@ pub(super) const CONNECT_DATA_LEN_MAX: usize = 56;
 pub(super) const ACCEPT_DATA_LEN_MAX: usize = 196;
 /// Bytes of private data in a rejection.
 pub(super) const REJECT_DATA_LEN_MAX: usize = 148;
+
+/// How the connection manager has connected a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fabric::verbs) struct QueuePairRoute {
+    /// The local port.
+    pub(in crate::fabric::verbs) port: u8,
+    /// The index of the local GID in the port's table, if packets carry GIDs.
+    pub(in crate::fabric::verbs) gid_index: Option<u8>,
+    /// The peer's GID.
+    pub(in crate::fabric::verbs) peer_gid: [u8; 16],
+    /// The number of the peer's queue pair.
+    pub(in crate::fabric::verbs) peer_queue_pair: u32,
+    /// The packet sequence number with which this end began.
+    pub(in crate::fabric::verbs) first_sent: u32,
+    /// The packet sequence number with which the peer began.
+    pub(in crate::fabric::verbs) first_received: u32,
+}
 
 impl EventChannel {
     /// Returns the next event, if any.
@@ -408,6 +428,33 @@ impl CmId {
     pub(in crate::fabric::verbs) fn disconnect(&self) -> Result<(), SysError> {
         // SAFETY: the identifier lives as long as this value.
         check("rdma_disconnect", self.0.with(|id| unsafe { rdma_sys::rdma_disconnect(id) }))
+    }
+
+    /// Returns how its queue pair is connected, once the peer has answered.
+    pub(in crate::fabric::verbs) fn route(&self) -> Result<QueuePairRoute, SysError> {
+        let receiving = self.attributes(ibv_qp_state::IBV_QPS_RTR)?;
+        let sending = self.attributes(ibv_qp_state::IBV_QPS_RTS)?;
+        let address = receiving.ah_attr;
+        // SAFETY: every member of the union is as many bytes, which were zeros before the call.
+        let peer_gid = unsafe { address.grh.dgid.raw };
+        Ok(QueuePairRoute {
+            port: address.port_num,
+            gid_index: (address.is_global != 0).then_some(address.grh.sgid_index),
+            peer_gid,
+            peer_queue_pair: receiving.dest_qp_num,
+            first_sent: sending.sq_psn,
+            first_received: receiving.rq_psn,
+        })
+    }
+
+    /// The attributes with which its queue pair enters this state.
+    fn attributes(&self, state: ibv_qp_state::Type) -> Result<ibv_qp_attr, SysError> {
+        const CALL: &str = "rdma_init_qp_attr";
+        let (mut attributes, mut mask) = (queue_pair::in_state(state), 0);
+        let (place, mask) = (&raw mut attributes, &raw mut mask);
+        // SAFETY: the identifier lives as long as this value, and is bound to a device; both places are local variables.
+        self.0.with_device(CALL, |id| unsafe { rdma_sys::rdma_init_qp_attr(id, place, mask) })?;
+        Ok(attributes)
     }
 
     /// Returns its local address, once it has one.

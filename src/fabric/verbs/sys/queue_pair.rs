@@ -443,7 +443,7 @@ fn attributes() -> ibv_qp_attr {
 }
 
 /// Attributes that ask for this state.
-fn in_state(qp_state: ibv_qp_state::Type) -> ibv_qp_attr {
+pub(super) fn in_state(qp_state: ibv_qp_state::Type) -> ibv_qp_attr {
     ibv_qp_attr { qp_state, ..attributes() }
 }
 

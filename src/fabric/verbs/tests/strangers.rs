@@ -136,6 +136,10 @@ impl QpLink for Deaf {
         self.0.addresses()
     }
 
+    fn ends(&self, queue_pair: u32) -> Result<link::QpEnds, FabricError> {
+        self.0.ends(queue_pair)
+    }
+
     fn disconnect(&self) {
         self.0.disconnect();
     }

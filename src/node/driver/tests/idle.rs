@@ -24,7 +24,8 @@ impl Resting {
         let dir = tempfile::tempdir().unwrap();
         let fabric = Arc::new(ShmFabric::new(RuntimeDirectory::open(dir.path()).unwrap()));
         let name = Some("resting".parse().unwrap());
-        let (shared, driver) = assemble(name, fabric, Arc::new(SystemClock), Arc::new(TracingSink)).unwrap();
+        let (shared, driver) =
+            assemble((name, None), fabric, Arc::new(SystemClock), Arc::new(TracingSink)).unwrap();
         let node = Node::new(shared, None);
         let open = |index| node.state_publisher::<u64>(&format!("t{index}")).open().unwrap();
         let publishers = (0..topics).map(open).collect();

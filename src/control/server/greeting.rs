@@ -1,0 +1,96 @@
+//! The beginning of a session: hellos, proofs, and the invitation.
+
+use super::{Invited, ServerAction, ServerSession, ServerState};
+use crate::control::error::{ControlError, RefuseReason};
+use crate::control::handshake::Greeted;
+use crate::control::message::{Hello, Invite, Message};
+use crate::control::proof::Prove;
+
+/// Refuses an invitation to a topic that no proven key covers.
+const NOT_COVERED: &str = "none of the keys that the publisher's node has proven covers this topic";
+
+impl ServerSession {
+    /// Takes the hello of a peer that dialled.
+    pub(super) fn take_hello(
+        &mut self,
+        hello: Hello,
+        bytes: &[u8],
+        deadline_ns: u64,
+    ) -> Result<(), ControlError> {
+        let (greeted, answer) = self.handshake.take_hello(&hello, bytes)?;
+        self.actions.push_back(ServerAction::Send(answer));
+        (self.peer, self.is_publisher) = (Some(hello.identity), hello.invites);
+        match greeted {
+            Greeted::Done => self.begin(deadline_ns),
+            Greeted::Proving => self.state = ServerState::Proving { deadline_ns },
+        }
+        Ok(())
+    }
+
+    /// Takes the hello of a peer that this side dialled.
+    pub(super) fn take_answer(
+        &mut self,
+        hello: Hello,
+        bytes: &[u8],
+        deadline_ns: u64,
+    ) -> Result<(), ControlError> {
+        let proofs = self.handshake.take_answer(&hello, bytes)?;
+        self.peer = Some(hello.identity);
+        match proofs {
+            Some(proofs) => {
+                self.send(&Message::Prove(proofs));
+                self.state = ServerState::Proving { deadline_ns };
+                Ok(())
+            }
+            None => self.invite(),
+        }
+    }
+
+    pub(super) fn take_prove(&mut self, prove: &Prove, deadline_ns: u64) -> Result<(), ControlError> {
+        let closed = self.closed();
+        let peer = self.peer.as_ref().ok_or(closed)?;
+        match self.handshake.take_proofs(&peer.node, prove)? {
+            Some(proofs) => {
+                self.send(&Message::Prove(proofs));
+                self.begin(deadline_ns);
+                Ok(())
+            }
+            None => self.invite(),
+        }
+    }
+
+    pub(super) fn take_invite(&mut self, Invite { topic }: Invite) {
+        // Whether or not there is a listener.
+        if !self.handshake.permits(&topic) {
+            return self.reject(RefuseReason::NotPermitted, NOT_COVERED);
+        }
+        self.state = ServerState::Invited;
+        let invited = self.peer.take().map(|identity| ServerAction::Invited(Invited { identity, topic }));
+        self.actions.extend(invited);
+    }
+
+    /// Begins what the peer has dialled for.
+    fn begin(&mut self, deadline_ns: u64) {
+        if self.is_publisher {
+            self.state = ServerState::AwaitInvite { deadline_ns };
+        } else {
+            self.identify();
+        }
+    }
+
+    /// Invites the peer that this side dialled.
+    fn invite(&mut self) -> Result<(), ControlError> {
+        if let Some(topic) = self.invites_to.take() {
+            self.handshake.check(&topic)?;
+            self.send(&Message::Invite(Invite { topic }));
+        }
+        self.identify();
+        Ok(())
+    }
+
+    fn identify(&mut self) {
+        self.state = ServerState::Ready;
+        let identified = self.peer.take().map(ServerAction::PeerIdentified);
+        self.actions.extend(identified);
+    }
+}

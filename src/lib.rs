@@ -122,12 +122,14 @@ mod sync;
 mod testkit;
 
 pub use chain::ErrorChain;
-pub use control::{ControlError, RefuseReason, Unproven};
+pub use control::{ControlError, Peer, RefuseReason, Unproven};
 pub use error::Error;
 pub use event::{Event, EventSink};
 #[cfg(feature = "verbs")]
 pub use fabric::verbs::VerbsError;
-pub use fabric::{Address, AddressError, FabricError, NodeListing, RdmaConnect, Target, default_runtime_dir};
+pub use fabric::{
+    Address, AddressError, FabricError, NodeListing, PeerAddress, RdmaConnect, Target, default_runtime_dir,
+};
 pub use id::{Delivery, Epoch, Kind, Meta, NameError, NodeName, Sequence, SlowPolicy, TopicId, TopicName};
 pub use inspect::{GeometryReport, InspectError, Liveness, TopicReport};
 pub use keyring::{KeyLineError, KeyName, Keyring, KeyringError, Right};
@@ -138,7 +140,7 @@ pub use metrics::{Counter, Unit};
 #[cfg(feature = "tokio")]
 pub use node::AsyncListener;
 pub use node::{
-    DialError, Directory, DirectoryError, EventQueue, FeedLinesBuilder, FeedPublisherBuilder,
+    Admission, DialError, Directory, DirectoryError, EventQueue, FeedLinesBuilder, FeedPublisherBuilder,
     FeedSubscriberBuilder, LinesBuilder, Listener, ListenerBuilder, Node, NodeBuilder, NodeError,
     PersistentBuilder, PersistentFeedBuilder, ProgressListing, PublisherBuilder, SubscriberBuilder,
     SubscriberList, SubscriberListing, TopicListing,

@@ -6,6 +6,9 @@
 mod support;
 
 #[cfg(test)]
+#[path = "cli/authentication.rs"]
+mod authentication;
+#[cfg(test)]
 #[path = "cli/feed.rs"]
 mod feed;
 #[cfg(test)]

@@ -58,12 +58,14 @@ mod frame;
 mod handshake;
 mod message;
 mod notices;
+mod peer;
 mod progress;
 mod proof;
 mod server;
 mod text;
 
 pub use error::{ControlError, RefuseReason, Unproven};
+pub use peer::Peer;
 
 pub(crate) use client::{AttachOptions, ClientEvent, ClientSession};
 pub(crate) use codec::RegionKind;

@@ -1,6 +1,7 @@
 //! Connections between nodes, and the providers that make them.
 
 use std::fmt::Debug;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,6 +82,11 @@ pub(crate) trait Connection: Debug + Send {
         Err(FabricError::Access { why: "this medium does not say what it connects" })
     }
 
+    /// Returns where the peer is. Known once it has sent a message.
+    fn peer_address(&self) -> PeerAddress {
+        PeerAddress::Unknown
+    }
+
     /// Prepares a region to be sent over this connection, and to be the source of writes to regions received over it, so that
     /// errors surface before either starts.
     fn prepare(&self, registration: &Arc<Registration>) -> Result<Prepared, FabricError>;
@@ -100,6 +106,23 @@ pub(crate) trait Connection: Debug + Send {
     /// Returns a handle that becomes readable when a message is waiting or the peer is gone, and readable or writable when
     /// sending can resume after [`Sent::Full`]: receive first, then send.
     fn wait_handle(&self) -> BorrowedFd<'_>;
+}
+
+/// Where a peer is, as the operating system or the network shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PeerAddress {
+    /// On this host.
+    Local {
+        /// The effective user of its process when it connected or listened.
+        user: u32,
+        /// The effective group.
+        group: u32,
+    },
+    /// At this address of a network.
+    Network(IpAddr),
+    /// Not known.
+    Unknown,
 }
 
 /// The purpose of dialling a connection.

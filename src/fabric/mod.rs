@@ -46,8 +46,8 @@ pub(crate) use bounds::{check_bounds, check_writes};
 #[cfg(any(test, feature = "verbs"))]
 pub(crate) use channel::Datagram;
 pub(crate) use channel::{ChannelReceiver, ChannelSender, DatagramReach, Datagrams, Sent, UnicastSender};
-pub use connection::NodeListing;
 pub(crate) use connection::{Acceptor, Capabilities, Connection, Fabric, Intent, Prepared, Received};
+pub use connection::{NodeListing, PeerAddress};
 pub use error::FabricError;
 pub(crate) use one_sided::{
     ArrivalAnnouncer, Completion, NothingToRevoke, Offer, Placement, RemoteRead, RemoteWrite, Revocation,

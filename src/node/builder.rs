@@ -3,6 +3,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::Node;
+use super::admission::{Admission, Guard};
 use super::core::NodeCore;
 use super::driver::{Driver, DriverThread};
 use super::shared::Shared;
@@ -31,7 +32,7 @@ pub struct NodeBuilder {
     rdma: Option<Address>,
     rdma_connect: RdmaConnect,
     notice_group: Option<Group>,
-    keyring: Option<Keyring>,
+    guard: Guard,
     is_insecure: bool,
 }
 
@@ -86,7 +87,7 @@ impl Node {
             rdma: None,
             rdma_connect: RdmaConnect::default(),
             notice_group: None,
-            keyring: None,
+            guard: Guard::default(),
             is_insecure: false,
         }
     }
@@ -146,7 +147,15 @@ impl NodeBuilder {
     ///
     /// A node that listens at an `rdma://` address needs a keyring, unless it is [insecure](Self::insecure).
     pub fn keys(self, keyring: Keyring) -> Self {
-        Self { keyring: Some(keyring), ..self }
+        let guard = Guard { keyring: Some(keyring), ..self.guard };
+        Self { guard, ..self }
+    }
+
+    /// Sets what decides, beside the keyring, which peers may subscribe to topics of this node and publish to its listeners. It sees
+    /// where a peer is and which key it has proven: for example, to admit only some addresses.
+    pub fn admission(self, admission: Arc<dyn Admission>) -> Self {
+        let guard = Guard { admission: Some(admission), ..self.guard };
+        Self { guard, ..self }
     }
 
     /// Lets a node without a keyring listen at an `rdma://` address. Anyone who can reach that address may then list and read its
@@ -173,7 +182,7 @@ impl NodeBuilder {
         if let (None, Some(address)) = (&self.name, &self.rdma) {
             return Err(NodeError::Unnamed { address: address.clone() });
         }
-        match (&self.keyring, &self.rdma) {
+        match (&self.guard.keyring, &self.rdma) {
             (Some(_), _) if self.is_insecure => return Err(NodeError::Contradiction),
             (None, Some(address)) if !self.is_insecure => {
                 return Err(NodeError::Unprotected { address: address.clone() });
@@ -190,7 +199,7 @@ impl NodeBuilder {
         members.extend(fabric.map(|fabric| (fabric, listens)));
         let fabric: Arc<dyn Fabric> = Arc::new(SeveralFabrics::new(members));
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let (shared, driver) = assemble((self.name, self.keyring), fabric, clock, self.events)?;
+        let (shared, driver) = assemble((self.name, Some(self.guard)), fabric, clock, self.events)?;
         shared.seeking.use_threads();
         let thread = DriverThread::start(driver);
         let thread =
@@ -221,7 +230,7 @@ fn verbs(
 
 /// Builds a node over any fabric and clock, with a driver that the caller runs.
 pub(super) fn assemble(
-    (name, keyring): (Option<NodeName>, Option<Keyring>),
+    (name, guard): (Option<NodeName>, Option<Guard>),
     fabric: Arc<dyn Fabric>,
     clock: Arc<dyn Clock>,
     events: Arc<dyn EventSink>,
@@ -243,7 +252,8 @@ pub(super) fn assemble(
         started_ns: clock.realtime_ns(),
     };
     let addresses = listener.as_ref().map(|listener| listener.addresses()).unwrap_or_default();
-    let shared = Shared::new(NodeCore::new(fabric, clock, events, (identity, keyring), addresses)?);
+    let shared =
+        Shared::new(NodeCore::new(fabric, clock, events, (identity, guard.unwrap_or_default()), addresses)?);
     let driver = Driver::new(&shared, listener)?;
     Ok((shared, driver))
 }

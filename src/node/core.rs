@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use super::admission::Guard;
 use super::topics::{Reserved, Topics};
 use crate::chain::ErrorChain;
 use crate::clock::{Clock, Timekeeper, namespace};
@@ -12,7 +13,7 @@ use crate::control::{ControlError, Credentials, Greeting, Identity};
 use crate::event::{Event, EventSink};
 use crate::fabric::{Address, Connection, Fabric, FabricError, Intent, KeyedWaker, WakeQueue, Worker};
 use crate::id::TopicName;
-use crate::keyring::{Challenge, Keyring};
+use crate::keyring::Challenge;
 use crate::layout::clock::ClockLine;
 use crate::publisher::{PublishedTopic, PublisherError};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -26,8 +27,8 @@ pub(crate) struct NodeCore {
     pub(crate) time: Arc<Timekeeper>,
     events: Arc<dyn EventSink>,
     pub(crate) identity: Identity,
-    /// What it proves to its peers, and demands of them.
-    keyring: Option<Keyring>,
+    /// What it demands of its peers, and proves to them.
+    pub(super) guard: Guard,
     /// Where others find this node.
     pub(super) addresses: Vec<Address>,
     pub(super) queue: Arc<WakeQueue>,
@@ -50,7 +51,7 @@ impl NodeCore {
         fabric: Arc<dyn Fabric>,
         clock: Arc<dyn Clock>,
         events: Arc<dyn EventSink>,
-        (identity, keyring): (Identity, Option<Keyring>),
+        (identity, guard): (Identity, Guard),
         addresses: Vec<Address>,
     ) -> Result<Self, FabricError> {
         let queue = Arc::new(WakeQueue::new()?);
@@ -61,7 +62,7 @@ impl NodeCore {
             time,
             events,
             identity,
-            keyring,
+            guard,
             addresses,
             queue,
             key_next: AtomicU64::new(LISTENER_KEY + 1),
@@ -129,7 +130,7 @@ impl NodeCore {
 
     /// How this node introduces itself over this connection. Reads the keyring's file again if it has changed.
     pub(super) fn greeting(&self, connection: &dyn Connection) -> Result<Greeting, FabricError> {
-        let credentials = match &self.keyring {
+        let credentials = match &self.guard.keyring {
             None => Credentials::default(),
             Some(keyring) => {
                 let (keys, error) = keyring.current();

@@ -14,9 +14,10 @@ use super::serving::Serving;
 use super::shared::Shared;
 use crate::chain::ErrorChain;
 use crate::clock::saturate;
-use crate::control::ControlError;
+use crate::control::{ControlError, RefuseReason};
 use crate::event::Event;
 use crate::fabric::{Acceptor, FabricError, Interest};
+use crate::keyring::Right;
 use crate::limits;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
@@ -229,10 +230,13 @@ impl Driver {
         #[cfg(test)]
         self.visited.push(key);
         served.turn(&mut self.serving, now_ns);
-        if let Some(topic) = served.invited_to() {
-            match self.shared.admit(topic) {
+        if let (Some(topic), Some(inviter)) = (served.invited_to(), served.inviter()) {
+            let admitted = self.shared.core.guard.admit(&inviter, topic, Right::Publish);
+            let admitted = admitted.map_err(|text| (RefuseReason::NotPermitted, text));
+            let with_advice = |reason: RefuseReason| (reason, reason.advice());
+            match admitted.and_then(|()| self.shared.admit(topic).map_err(with_advice)) {
                 Ok(backlog) => return self.hand_over(key, backlog),
-                Err(reason) => served.refuse_invite(&mut self.serving, reason),
+                Err((reason, text)) => served.refuse_invite(&mut self.serving, (reason, &text)),
             }
         }
         let interest = if served.has_unsent() { Interest::ReadOrWrite } else { Interest::Read };

@@ -23,12 +23,12 @@ use super::core::NodeCore;
 use super::outbox::Outbox;
 use crate::chain::ErrorChain;
 use crate::control::{
-    AttachmentId, ClientEvent, ClientSession, ControlError, Detached, EndReason, Identity, Notices,
+    AttachmentId, ClientEvent, ClientSession, ControlError, Detached, EndReason, Identity, Notices, Peer,
     SubscriberCounts, SubscriberPage, TopicEnded, TopicEntry, WakeSlot,
 };
 use crate::event::Event;
 use crate::fabric::{Address, ArrivalSource, Connection, FabricError, KeyedWaker, Offer, Received};
-use crate::id::{Delivery, Sequence};
+use crate::id::{Delivery, Sequence, TopicName};
 use crate::keyring::Authority;
 use crate::limits;
 use crate::subscriber::TopicEnd;
@@ -237,6 +237,14 @@ impl Link {
     /// The identity of the peer.
     pub(super) fn peer(&self) -> Option<Identity> {
         self.state.lock().peer.clone()
+    }
+
+    /// The peer, as subscribers of this topic see it.
+    pub(super) fn peer_of(&self, topic: &TopicName) -> Option<Peer> {
+        let state = self.state.lock();
+        let Identity { node, process, host, .. } = state.peer.clone()?;
+        let (address, key) = (state.connection.peer_address(), state.session.key_for(topic));
+        Some(Peer { node, process, host: host.into(), address, key })
     }
 
     /// Whether the peer has said hello and the session accepts requests.

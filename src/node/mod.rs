@@ -1,6 +1,7 @@
 //! A node: one process's end of a fabric. It owns topics, sessions, and a thread that serves the control plane. The data path
 //! never passes through that thread.
 
+mod admission;
 mod agenda;
 #[cfg(feature = "tokio")]
 mod asynchronous;
@@ -38,6 +39,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use admission::Admission;
 #[cfg(feature = "tokio")]
 pub use asynchronous::AsyncListener;
 pub use builder::{NodeBuilder, NodeError};

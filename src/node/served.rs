@@ -11,7 +11,7 @@ use super::outbox::{Enclosure, Outbox};
 use super::serving::Serving;
 use crate::chain::ErrorChain;
 use crate::control::{
-    AttachmentId, ControlError, Detach, Identity, Invited, NoticesBy, RefuseReason, ServerAction,
+    AttachmentId, ControlError, Detach, Identity, Invited, NoticesBy, Peer, RefuseReason, ServerAction,
     ServerSession, WakeBy,
 };
 use crate::event::Event;
@@ -63,8 +63,9 @@ pub(super) struct Served {
     /// Its wake sockets, by its numbers for them, while attachments use them.
     wake_sockets: BTreeMap<u32, Weak<dyn RemoteWaker>>,
     peer: Option<NodeName>,
-    /// The peer's process.
+    /// The peer's process and host.
     process: u32,
+    host: String,
     /// This node dialled, and the peer is not attached yet.
     invitation: Option<Pending>,
     /// The subscription for which this node dialled the peer.
@@ -132,6 +133,7 @@ impl Served {
             wake_sockets: BTreeMap::new(),
             peer: None,
             process: 0,
+            host: String::new(),
             invitation: None,
             dialled_for: None,
             invited: None,
@@ -183,10 +185,22 @@ impl Served {
         Some((self.connection, (self.invited?.identity, authority)))
     }
 
+    /// The publisher that invites this node, as an admission sees it.
+    pub(super) fn inviter(&self) -> Option<Peer> {
+        let Invited { identity, topic } = self.invited.as_ref()?;
+        Some(Peer {
+            node: identity.node.clone(),
+            process: identity.process,
+            host: identity.host.clone().into(),
+            address: self.connection.peer_address(),
+            key: self.session.key_for(topic),
+        })
+    }
+
     /// Refuses the peer's invitation.
-    pub(super) fn refuse_invite(&mut self, serving: &mut Serving, reason: RefuseReason) {
+    pub(super) fn refuse_invite(&mut self, serving: &mut Serving, (reason, text): (RefuseReason, &str)) {
         self.invited = None;
-        self.session.reject(reason, &reason.advice());
+        self.session.reject(reason, text);
         self.act(serving, None);
         self.flush(serving);
     }
@@ -332,6 +346,7 @@ impl Served {
                         process: identity.process,
                     });
                     (self.peer, self.process) = (Some(identity.node), identity.process);
+                    self.host = identity.host.into();
                     self.invitation.iter().for_each(Pending::greeted);
                     Ok(())
                 }

@@ -260,7 +260,7 @@ impl<O: Copy + Into<KindOptions>> Terms<O> {
                 return Err(GrantError::NoRegion.into());
             }
         };
-        let granted = self.check(topic, &grant)?;
+        let granted = Granted { peer: attachment.link().peer_of(topic), ..self.check(topic, &grant)? };
         let (len, max) = (granted.geometry.region_len(), self.region_len_max);
         if len > max {
             return Err(GrantError::RegionLen { len, max }.into());
@@ -297,6 +297,7 @@ impl<O: Copy + Into<KindOptions>> Terms<O> {
             key: grant.key,
             address: grant.address,
             at: GrantedAt { newest: grant.newest, after: grant.after },
+            peer: None,
             lifespan_ns: grant.lifespan_ns,
         })
     }

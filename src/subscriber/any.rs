@@ -7,6 +7,7 @@ use super::{
     RenewableHandle, Sample, SampleRef, StateSubscriber, Subscribed, Subscriber, SubscriberHandle,
     Subscription,
 };
+use crate::control::Peer;
 use crate::fabric::FabricError;
 use crate::id::{Delivery, Epoch, Kind, Sequence, TopicName};
 use crate::layout::Geometry;
@@ -130,6 +131,11 @@ impl<T: Payload> AnySubscriber<T> {
     /// Returns how long values are valid; `None` for ever.
     pub fn lifespan(&self) -> Option<Duration> {
         inside!(self, subscriber => subscriber.lifespan())
+    }
+
+    /// Returns the publisher's node: see [`Subscriber::peer`].
+    pub fn peer(&self) -> Option<&Peer> {
+        inside!(self, subscriber => subscriber.peer())
     }
 
     /// Returns how values reach the subscriber.

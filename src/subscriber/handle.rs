@@ -9,6 +9,7 @@ use super::waiter::Membership;
 use super::{
     GrantError, NoticePath, Position, PublisherClock, ReceiveError, Sample, SampleRef, Subscription,
 };
+use crate::control::Peer;
 use crate::fabric::FabricError;
 use crate::id::{Delivery, Epoch, Incarnation, Kind, KindOptions, Sequence, TopicName};
 use crate::memory::Region;
@@ -173,6 +174,12 @@ impl<K: TopicKind, T: Payload> Subscriber<K, T> {
     /// Returns the topic's name.
     pub fn topic(&self) -> &TopicName {
         &self.core.subscription.granted.topic
+    }
+
+    /// Returns the publisher's node: its name, where it is, and the key that it has proven. A program that does not want to receive from
+    /// it drops the subscriber.
+    pub fn peer(&self) -> Option<&Peer> {
+        self.core.subscription.granted.peer.as_ref()
     }
 
     /// Returns how values reach the subscriber.

@@ -1,8 +1,10 @@
+mod granted;
 mod waiting;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+pub(crate) use self::granted::Granted;
 use super::notices::{NoticePath, NoticeSource, NoticeSubscription};
 use super::progress::ProgressReport;
 use super::waiter::{Membership, Waiter, Watched};
@@ -11,16 +13,14 @@ use crate::chain::ErrorChain;
 use crate::clock::Clock;
 use crate::control::ControlError;
 use crate::fabric::{ByteRange, Completion, FabricError, KeyedWaker, RemoteRead, finish, read_now, wait};
-use crate::id::{Delivery, Epoch, Incarnation, Sequence, TopicId, TopicName};
-use crate::layout::Geometry;
+use crate::id::{Delivery, Epoch, Incarnation, Sequence};
 use crate::layout::header::{BODY_OFFSET, HOT_SEQUENCE};
 use crate::limits;
 use crate::memory::{Protection, Region};
 use crate::notice::NoticeCounts;
 #[cfg(test)]
 use crate::notice::WakeWord;
-use crate::payload::Schema;
-use crate::repository::{GrantedAt, SubscriberStats};
+use crate::repository::SubscriberStats;
 
 /// The pause of a blocking receive between two polls, once it no longer spins.
 pub(super) const PAUSE: Duration = Duration::from_micros(100);
@@ -111,24 +111,6 @@ pub(crate) enum Source {
     Remote(Box<dyn RemoteRead>),
     /// Nothing more, after the end; for a repository its last known headers.
     Released(Option<Arc<Region>>),
-}
-
-/// The publisher's grant, checked.
-#[derive(Clone, Debug)]
-pub(crate) struct Granted {
-    pub(crate) topic: TopicName,
-    pub(crate) topic_id: TopicId,
-    pub(crate) delivery: Delivery,
-    pub(crate) epoch: Epoch,
-    pub(crate) incarnation: Incarnation,
-    pub(crate) geometry: Geometry,
-    pub(crate) schema: Schema,
-    pub(crate) key: u64,
-    pub(crate) address: u64,
-    /// What the repository held.
-    pub(crate) at: GrantedAt,
-    /// How long values are valid, nanoseconds; 0 for ever.
-    pub(crate) lifespan_ns: u64,
 }
 
 /// The session side of a subscription. Every method returns at once.

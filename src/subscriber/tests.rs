@@ -177,6 +177,7 @@ fn subscribe(seed: u64, memory: &Arc<Region>, geometry: Geometry) -> Ends {
         key: 0,
         address: 0,
         at: GrantedAt::default(),
+        peer: None,
         lifespan_ns: 0,
     };
     let attached = Arc::new(Quiet::default());

@@ -191,6 +191,11 @@ impl Reply {
         Self { version, kind, body: body.to_vec(), files }
     }
 
+    /// The same message.
+    pub(crate) fn message(&self) -> Vec<u8> {
+        Body(self.body.clone()).message_of(self.version, self.kind)
+    }
+
     /// The number in eight bytes at this offset of the body.
     #[expect(clippy::big_endian_bytes, reason = "the control channel is in network byte order")]
     pub(crate) fn long(&self, at: usize) -> u64 {

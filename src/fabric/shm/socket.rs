@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use rustix::fs::Mode;
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::UCred;
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -18,8 +19,8 @@ use super::directory::Claim;
 use super::one_sided::{ShmOffer, ShmRegistered};
 use crate::clock::{Clock, SystemClock, saturate};
 use crate::fabric::{
-    Acceptor, Address, Capabilities, Connection, Datagrams, FabricError, Offer, Placement, Prepared,
-    Received, Registration, RemoteKey, Sent,
+    Acceptor, Address, Capabilities, Connection, Datagrams, FabricError, Offer, PeerAddress, Placement,
+    Prepared, Received, Registration, RemoteKey, Sent,
 };
 use crate::id::NodeName;
 use crate::limits;
@@ -201,11 +202,16 @@ impl Connection for ShmConnection {
     /// The effective user of either end, the dialling one's first. The kernel recorded the peer's when it dialled or listened.
     #[expect(clippy::big_endian_bytes, reason = "proofs are in network byte order")]
     fn binding(&self) -> Result<Vec<u8>, FabricError> {
-        let peer = rustix::net::sockopt::socket_peercred(&self.socket);
-        let peer = peer.map_err(FabricError::system("identify the peer's user"))?.uid.as_raw();
+        let peer = socket_peercred(&self.socket).map_err(FabricError::system("identify the peer's user"))?;
+        let peer = peer.uid.as_raw();
         let own = rustix::process::geteuid().as_raw();
         let (dialling, dialled) = if self.is_dialling { (own, peer) } else { (peer, own) };
         Ok([dialling.to_be_bytes(), dialled.to_be_bytes()].concat())
+    }
+
+    fn peer_address(&self) -> PeerAddress {
+        let local = |peer: UCred| PeerAddress::Local { user: peer.uid.as_raw(), group: peer.gid.as_raw() };
+        socket_peercred(&self.socket).map_or(PeerAddress::Unknown, local)
     }
 
     fn prepare(&self, registration: &Arc<Registration>) -> Result<Prepared, FabricError> {

@@ -17,7 +17,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::fabric::several::together;
 use crate::fabric::{
     Acceptor, Address, ArrivalSource, Capabilities, ChannelReceiver, ChannelSender, Connection, Datagrams,
-    FabricError, Prepared, Received, Registration, Sent, UnicastSender,
+    FabricError, PeerAddress, Prepared, Received, Registration, Sent, UnicastSender,
 };
 
 /// Attempts to find a port that is free for both connection methods.
@@ -61,6 +61,10 @@ impl Connection for VerbsConnection {
 
     fn binding(&self) -> Result<Vec<u8>, FabricError> {
         self.session.binding()
+    }
+
+    fn peer_address(&self) -> PeerAddress {
+        self.session.peer_address().map_or(PeerAddress::Unknown, PeerAddress::Network)
     }
 
     fn prepare(&self, registration: &Arc<Registration>) -> Result<Prepared, FabricError> {

@@ -261,6 +261,11 @@ impl Session {
         }
     }
 
+    /// Returns the peer's address, once it is established.
+    pub(super) fn peer_address(&self) -> Option<IpAddr> {
+        self.state.lock().link.addresses().map(|(_, far)| far.to_canonical())
+    }
+
     /// Returns what it connects: the numbers of both ends.
     pub(super) fn binding(&self) -> Result<Vec<u8>, FabricError> {
         let endpoint = self.endpoint.get().ok_or(FabricError::Closed)?;

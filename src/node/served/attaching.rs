@@ -7,10 +7,11 @@ use super::attachment::{Preparing, ServedAttachment};
 use super::request::{Asked, Objection};
 use super::{DialledFor, Served};
 use crate::chain::ErrorChain;
-use crate::control::{Attach, AttachmentId, ControlError, Grant, RefuseReason, SchemaJson};
+use crate::control::{Attach, AttachmentId, ControlError, Grant, Peer, RefuseReason, SchemaJson};
 use crate::event::Event;
 use crate::fabric::{Exposure, FabricError, Offer, Prepared, RemoteKey};
 use crate::id::{Delivery, TopicName};
+use crate::keyring::Right;
 use crate::limits;
 use crate::node::core::NodeCore;
 use crate::node::invitation::Pending;
@@ -115,6 +116,9 @@ impl Served {
         if !self.dialled_for.as_ref().is_none_or(is_meant) {
             return Err(Objection::new(RefuseReason::NotPermitted, DIALLED_FOR_ONE));
         }
+        // Before it is looked for: a peer that is not admitted does not learn whether there is such a topic.
+        let admitted = core.guard.admit(&self.subscriber(core, &attach.topic), &attach.topic, Right::Read);
+        admitted.map_err(|reason| Objection::new(RefuseReason::NotPermitted, reason))?;
         let Some(topic) = core.topic(&attach.topic) else {
             return Err(Objection::new(RefuseReason::NoSuchTopic, ""));
         };
@@ -137,6 +141,17 @@ impl Served {
             Err(error) => return Err(unprepared(&error)),
         };
         Ok(Admission::Admitted(Admitted { topic, schema, remote_key }))
+    }
+
+    /// The peer, as an admission sees it.
+    fn subscriber(&self, core: &NodeCore, topic: &TopicName) -> Peer {
+        Peer {
+            node: self.peer.as_ref().unwrap_or(&core.identity.node).clone(),
+            process: self.process,
+            host: self.host.clone(),
+            address: self.connection.peer_address(),
+            key: self.session.key_for(topic),
+        }
     }
 
     /// Begins the attachment and sends the grant, which attaches a pull subscriber.

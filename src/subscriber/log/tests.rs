@@ -84,6 +84,7 @@ fn subscribe_to(
         key: 0,
         address: 0,
         at: GrantedAt { newest, after: Sequence::NONE },
+        peer: None,
         lifespan_ns: 0,
     };
     let clock = Arc::new(VirtualClock::default());

@@ -203,6 +203,7 @@ fn setup_at(newest: Sequence, can_wait: bool) -> Setup {
         key: 0,
         address: 0,
         at: GrantedAt { newest, after: Sequence::NONE },
+        peer: None,
         lifespan_ns: 0,
     };
     let clock = Arc::new(BusyClock::default());

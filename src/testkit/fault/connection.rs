@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::one_sided::{FaultyRead, FaultyWrite};
 use super::script::{Fault, Operation, Running};
 use crate::fabric::{
-    Acceptor, Address, ArrivalSource, Capabilities, Connection, Datagrams, FabricError, Offer, Prepared,
-    Received, Registration, RemoteRead, RemoteWaker, RemoteWrite, Sent,
+    Acceptor, Address, ArrivalSource, Capabilities, Connection, Datagrams, FabricError, Offer, PeerAddress,
+    Prepared, Received, Registration, RemoteRead, RemoteWaker, RemoteWrite, Sent,
 };
 use crate::memory::Region;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -138,6 +138,10 @@ impl Connection for FaultyConnection {
 
     fn binding(&self) -> Result<Vec<u8>, FabricError> {
         self.inner.as_ref().ok_or(FabricError::Closed)?.binding()
+    }
+
+    fn peer_address(&self) -> PeerAddress {
+        self.inner.as_ref().map_or(PeerAddress::Unknown, |inner| inner.peer_address())
     }
 
     fn prepare(&self, registration: &Arc<Registration>) -> Result<Prepared, FabricError> {

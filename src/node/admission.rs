@@ -1,0 +1,39 @@
+use std::fmt::Debug;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use crate::control::Peer;
+use crate::id::TopicName;
+use crate::keyring::{Keyring, Right};
+
+/// Refuses what an admission that panics was asked.
+const PANICKED: &str = "this node's admission panicked";
+
+/// Decides which peers a node serves, after its keyring has: see [`NodeBuilder::admission`](crate::NodeBuilder::admission).
+///
+/// Called on the node's thread, so it must not block. What it panics at is refused.
+pub trait Admission: Debug + Send + Sync {
+    /// Decides whether this peer may subscribe to this topic ([`Right::Read`]), or publish it to a listener of this node
+    /// ([`Right::Publish`]). It is asked whether or not there is such a topic or listener. The peer receives the reason of a refusal.
+    ///
+    /// # Errors
+    ///
+    /// The reason of the refusal.
+    fn admit(&self, peer: &Peer, topic: &TopicName, right: Right) -> Result<(), String>;
+}
+
+/// What a node demands of its peers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Guard {
+    pub(super) keyring: Option<Keyring>,
+    pub(super) admission: Option<Arc<dyn Admission>>,
+}
+
+impl Guard {
+    /// Asks the admission, if there is one.
+    pub(super) fn admit(&self, peer: &Peer, topic: &TopicName, right: Right) -> Result<(), String> {
+        let Some(admission) = &self.admission else { return Ok(()) };
+        let admitted = catch_unwind(AssertUnwindSafe(|| admission.admit(peer, topic, right)));
+        admitted.unwrap_or_else(|_| Err(PANICKED.to_owned()))
+    }
+}

@@ -1,0 +1,84 @@
+//! Key files: every verb takes them, and a node that demands another key is exit code 4.
+
+use std::os::unix::fs::PermissionsExt;
+
+use super::support::{Place, wait_until};
+
+/// Runs `fabricast key` with these arguments, and puts its lines into a file that only its owner can read.
+fn key_file(place: &Place, name: &str, lines: &[String]) -> String {
+    let path = place.path().join(name);
+    std::fs::write(&path, lines.concat()).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn new_key(place: &Place, arguments: &[&str]) -> String {
+    place.run(&[&["key"], arguments].concat()).printed().to_owned()
+}
+
+#[test]
+fn node_with_a_key_file_is_read_with_the_same_key_only() {
+    let place = Place::new();
+    let desk = new_key(&place, &["desk", "--topics", "md"]);
+    let keys = key_file(&place, "keys", std::slice::from_ref(&desk));
+    let mut publisher = place.start(&["pub", "shm:quotes/md", "--key-file", &keys, "--quiet"]);
+    publisher.write("sunny");
+    let list = ["list", "shm:quotes", "--json", "--key-file", &keys];
+    wait_until("the value", || place.run(&list).out.contains("\"sequence\":1"));
+
+    let with_key = |arguments: &[&str]| place.run(&[arguments, &["--key-file", &keys]].concat());
+    assert_eq!(with_key(&["get", "shm:quotes/md"]).printed(), "\"sunny\"\n");
+    assert!(with_key(&["info", "shm:quotes/md"]).printed().contains("topic             shm:quotes/md"));
+    assert!(with_key(&["watch", "shm:quotes/md", "--count", "1"]).printed().contains("sunny"));
+
+    let other = key_file(&place, "other", &[new_key(&place, &["desk"])]);
+    let advice = ["it admits only nodes that prove one of its keys", "--key-file"];
+    for key in [&[][..], &["--key-file", &other]] {
+        for verb in ["get", "info", "watch"] {
+            place.run(&[&[verb, "shm:quotes/md"], key].concat()).assert_failure(4, &advice);
+        }
+        place.run(&[&["list", "shm:quotes"], key].concat()).assert_failure(4, &advice);
+    }
+    // Another topic, there or not.
+    with_key(&["get", "shm:quotes/other"]).assert_failure(4, &["covers other"]);
+}
+
+#[test]
+fn keys_are_made_and_bad_key_files_are_refused() {
+    let place = Place::new();
+    let made = new_key(&place, &["engine", "--rights", "publish,read", "--topics", "a,b"]);
+    let [name, rights, topics, secret] = made.split_whitespace().collect::<Vec<_>>()[..] else {
+        panic!("{made}")
+    };
+    assert_eq!((name, rights, topics, secret.len()), ("engine", "read,publish", "a,b", 64));
+    assert_ne!(made, new_key(&place, &["engine", "--rights", "read,publish", "--topics", "a,b"]));
+    place.run(&["key", "a:b"]).assert_failure(2, &["the name must have"]);
+    place.run(&["key", "k", "--topics", "../x"]).assert_failure(2, &["topics"]);
+
+    let path = key_file(&place, "keys", &[made]);
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+    let get = |path: &str| place.run(&["get", "shm:quotes/md", "--key-file", path]);
+    std::fs::write(place.path().join("there"), "").unwrap();
+    let publish = |path: &str| place.run(&["pub", "shm:quotes/md", "--key-file", path]);
+    publish(&path).assert_failure(7, &["mode 0640", "chmod 600"]);
+    publish(&key_file(&place, "short", &["desk read * 1234".to_owned()]))
+        .assert_failure(7, &["line 1", "64 hexadecimal"]);
+    publish("/nowhere/keys").assert_failure(7, &["cannot read the keyring /nowhere/keys"]);
+    assert_ne!(get(&path).code, Some(0));
+}
+
+#[cfg(feature = "verbs")]
+#[test]
+fn listening_beyond_the_host_needs_a_key_file_or_a_word() {
+    let place = Place::new();
+    let parts = ["rdma://192.0.2.1:7471", "--key-file", "--insecure"];
+    place.run(&["pub", "rdma://192.0.2.1/t"]).assert_failure(2, &parts);
+    let keys = key_file(&place, "keys", &[new_key(&place, &["desk"])]);
+    let both = place.run(&["pub", "rdma://192.0.2.1/t", "--insecure", "--key-file", &keys]);
+    assert_eq!(both.code, Some(2), "{both:?}");
+    // No device has that address: the node was to be opened.
+    for word in [&["--insecure"][..], &["--key-file", &keys]] {
+        let ended = place.run(&[&["pub", "rdma://192.0.2.1/t"], word].concat());
+        assert!(ended.code.is_some_and(|code| code != 2 && code != 0), "{ended:?}");
+    }
+}

@@ -47,6 +47,7 @@ fn publishers_keys() -> Keyring {
 #[derive(Clone, Copy, Debug)]
 enum Medium {
     SharedMemory,
+    #[cfg_attr(not(feature = "verbs"), expect(dead_code, reason = "only these tests need a device"))]
     Rdma(RdmaConnect),
 }
 
@@ -150,7 +151,8 @@ fn keys_decide_what_a_peer_finds_and_reads(medium: Medium) {
         Err(SubscriberError::Refused { reason: RefuseReason::NotPermitted, text, .. }) => text,
         other => panic!("{topic}: {other:?}"),
     });
-    assert!(refusals.iter().all(|text| *text == refusals[0]), "{refusals:?}");
+    let [first, others @ ..] = &refusals;
+    assert!(others.iter().all(|text| text == first), "{refusals:?}");
     let listed = |topic: &str| desk.subscribers(format!("{address}/{topic}").as_str());
     assert!(listed("mdx").is_err() && listed("md/a").is_ok());
 
@@ -233,7 +235,9 @@ fn rotated_key_is_in_force_at_the_next_session(medium: Medium) {
     is_unauthenticated(subscribe(&world.reading(&old), &address, "md/a"));
     subscribe(&world.reading(&new), &address, "md/a").expect("the new key is in force");
     // The session that began before goes on.
-    publishers[0].publish(&8).expect("it fits");
+    for publisher in &mut publishers {
+        publisher.publish(&8).expect("it fits");
+    }
     let is_new = |subscriber: &mut StateSubscriber<u64>| {
         let sample = subscriber.receive_timeout(PATIENCE).expect("the session goes on");
         sample.is_some_and(|sample| sample.value == 8)
@@ -243,7 +247,10 @@ fn rotated_key_is_in_force_at_the_next_session(medium: Medium) {
 
 /// Admits one node, and records what it is asked.
 #[derive(Debug, Default)]
-struct Doorkeeper(Mutex<Vec<(String, Option<String>, String, Right)>>);
+struct Doorkeeper(Mutex<Vec<Question>>);
+
+/// A peer, its key, the topic, and what for.
+type Question = (String, Option<String>, String, Right);
 
 impl Admission for Doorkeeper {
     fn admit(&self, peer: &Peer, topic: &TopicName, right: Right) -> Result<(), String> {
@@ -289,9 +296,11 @@ fn application_refuses_peers_that_have_keys(medium: Medium) {
     };
     assert_eq!(text, "ask the desk");
     let asked = doorkeeper.0.lock().expect("it can be read").clone();
-    let of = |node: &str, key: &str, topic: &str, right| (node.into(), Some(key.into()), topic.into(), right);
-    assert_eq!(asked[0], of("friend", "desk", "md/a", Right::Read));
-    assert_eq!(*asked.last().expect("questions"), of("foe", "engine", "orders/x", Right::Publish));
+    let of = |node: &str, key: &str, topic: &str, right| -> Question {
+        (node.into(), Some(key.into()), topic.into(), right)
+    };
+    assert_eq!(asked.first(), Some(&of("friend", "desk", "md/a", Right::Read)));
+    assert_eq!(asked.last(), Some(&of("foe", "engine", "orders/x", Right::Publish)));
 }
 
 macro_rules! over_every_medium {
@@ -405,9 +414,10 @@ fn recorded_session_cannot_be_replayed() {
     let _ = subscribing.join().expect("it ends");
 
     let peer = RawPeer::dial(world.dir.path(), "quotes");
-    peer.send(&recorded[0]);
+    let [hello, proofs] = recorded.as_slice() else { panic!("{recorded:?}") };
+    peer.send(hello);
     assert_eq!(peer.receive().expect("a hello").kind, raw::HELLO);
-    peer.send(&recorded[1]);
+    peer.send(proofs);
     assert_eq!(peer.receive().expect("a refusal").refusal(), (NOT_AUTHENTICATED, String::new()));
     peer.wait_closed();
 }

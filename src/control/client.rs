@@ -12,6 +12,7 @@
 //! an event ends the session; an error of a request leaves it unchanged.
 
 mod attachment;
+mod greeting;
 mod notices;
 mod progress;
 
@@ -23,14 +24,13 @@ use super::codec::{self, Outgoing, RegionKind};
 use super::error::{ControlError, RefuseReason};
 use super::handshake::{Greeting, Handshake};
 use super::message::{
-    Attach, AttachmentId, Detach, Detached, EndReason, EndSummary, Grant, Hello, Identity, ListTopics,
-    Message, Refuse, Refused, SubscriberCounts, TopicEnded, TopicEntry, Topics,
+    Attach, AttachmentId, Detach, Detached, EndReason, EndSummary, Grant, Identity, ListTopics, Message,
+    Refuse, Refused, SubscriberCounts, TopicEnded, TopicEntry, Topics,
 };
 use super::notices::{Notices, NoticesBy, WakeSlot};
 use super::progress::{LetGo, SubscriberPage};
-use super::proof::Prove;
 use crate::id::{Delivery, TopicId, TopicName};
-use crate::keyring::{Authority, KeyName, Right};
+use crate::keyring::{Authority, Right};
 use crate::limits;
 
 /// The subscriber's end of one session. Allocates; neither blocks nor reads a clock.
@@ -160,21 +160,6 @@ impl ClientSession {
         if let ClientState::AwaitHello { deadline_ns: until_ns } = &mut self.state {
             *until_ns = deadline_ns;
         }
-    }
-
-    /// Whether [`bind`](Self::bind) has to be called before the next message is handled.
-    pub(crate) fn needs_binding(&self) -> bool {
-        self.handshake.needs_binding()
-    }
-
-    /// Sets what the fabric connects, as proofs contain it.
-    pub(crate) fn bind(&mut self, binding: Vec<u8>) {
-        self.handshake.bind(binding);
-    }
-
-    /// The key that the peer has proven, and that covers this topic; `None` without keys.
-    pub(crate) fn key_for(&self, topic: &TopicName) -> Option<KeyName> {
-        self.handshake.key_for(topic)
     }
 
     /// Handles a message of the peer, with the number of regions that it carried. The owner drops them unless the event is
@@ -404,29 +389,6 @@ impl ClientSession {
                 Err(ControlError::Unexpected { message: message.name(), state: state.name() })
             }
         }
-    }
-
-    fn take_hello(
-        &mut self,
-        hello: Hello,
-        bytes: &[u8],
-        deadline_ns: u64,
-    ) -> Result<Option<ClientEvent>, ControlError> {
-        if let Some(proofs) = self.handshake.take_answer(&hello, bytes)? {
-            self.send(&Message::Prove(proofs));
-            self.state = ClientState::Proving { deadline_ns };
-            self.peer = Some(hello.identity);
-            return Ok(None);
-        }
-        self.state = ClientState::Ready;
-        Ok(Some(ClientEvent::Ready { peer: hello.identity }))
-    }
-
-    fn take_prove(&mut self, prove: &Prove) -> Result<ClientEvent, ControlError> {
-        let peer = self.peer.take().ok_or_else(|| self.closed())?;
-        self.handshake.take_proofs(&peer.node, prove)?;
-        self.state = ClientState::Ready;
-        Ok(ClientEvent::Ready { peer })
     }
 
     fn take_topics(&mut self, Topics { page, more }: Topics) -> Result<ClientEvent, ControlError> {

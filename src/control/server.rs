@@ -22,6 +22,7 @@ mod step;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+pub(crate) use self::greeting::Invited;
 use self::step::Step;
 use super::codec::{self, Outgoing, RegionKind};
 use super::error::{ControlError, RefuseReason};
@@ -33,7 +34,7 @@ use super::message::{
 use super::notices::{Heard, WakeBy};
 use super::text::Text;
 use crate::id::{Delivery, TopicName};
-use crate::keyring::{Authority, KeyName, Right};
+use crate::keyring::Right;
 use crate::limits;
 
 /// The publisher's end of one session. Allocates; neither blocks nor reads a clock.
@@ -100,15 +101,6 @@ pub(crate) enum ServerAction {
     },
 }
 
-/// A peer that may invite this side, and has.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Invited {
-    /// The peer.
-    pub(crate) identity: Identity,
-    /// The topic.
-    pub(crate) topic: TopicName,
-}
-
 /// The state of the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ServerState {
@@ -166,31 +158,6 @@ impl ServerSession {
         session.invites_to = Some(topic);
         session.actions.push_back(ServerAction::Send(hello));
         session
-    }
-
-    /// Whether [`bind`](Self::bind) has to be called before the next message is handled.
-    pub(crate) fn needs_binding(&self) -> bool {
-        self.handshake.needs_binding()
-    }
-
-    /// Sets what the fabric connects, as proofs contain it.
-    pub(crate) fn bind(&mut self, binding: Vec<u8>) {
-        self.handshake.bind(binding);
-    }
-
-    /// What the peer may do.
-    pub(crate) fn authority(&self) -> Authority {
-        self.handshake.authority()
-    }
-
-    /// Whether the peer may know of this topic, by the keys that it has proven.
-    pub(crate) fn permits(&self, topic: &TopicName) -> bool {
-        self.handshake.permits(topic)
-    }
-
-    /// The key that the peer has proven, and that covers this topic; `None` without keys.
-    pub(crate) fn key_for(&self, topic: &TopicName) -> Option<KeyName> {
-        self.handshake.key_for(topic)
     }
 
     /// Handles a message of the peer, with the number of regions that it carried. The owner drops them unless the next action is

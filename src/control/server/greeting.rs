@@ -1,15 +1,51 @@
 //! The beginning of a session: hellos, proofs, and the invitation.
 
-use super::{Invited, ServerAction, ServerSession, ServerState};
+use super::{ServerAction, ServerSession, ServerState};
 use crate::control::error::{ControlError, RefuseReason};
 use crate::control::handshake::Greeted;
-use crate::control::message::{Hello, Invite, Message};
+use crate::control::message::{Hello, Identity, Invite, Message};
 use crate::control::proof::Prove;
+use crate::id::TopicName;
+use crate::keyring::{Authority, KeyName};
 
 /// Refuses an invitation to a topic that no proven key covers.
 const NOT_COVERED: &str = "none of the keys that the publisher's node has proven covers this topic";
 
+/// A peer that may invite this side, and has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Invited {
+    /// The peer.
+    pub(crate) identity: Identity,
+    /// The topic.
+    pub(crate) topic: TopicName,
+}
+
 impl ServerSession {
+    /// Whether [`bind`](Self::bind) has to be called before the next message is handled.
+    pub(crate) fn needs_binding(&self) -> bool {
+        self.handshake.needs_binding()
+    }
+
+    /// Sets what the fabric connects, as proofs contain it.
+    pub(crate) fn bind(&mut self, binding: Vec<u8>) {
+        self.handshake.bind(binding);
+    }
+
+    /// What the peer may do.
+    pub(crate) fn authority(&self) -> Authority {
+        self.handshake.authority()
+    }
+
+    /// Whether the peer may know of this topic, by the keys that it has proven.
+    pub(crate) fn permits(&self, topic: &TopicName) -> bool {
+        self.handshake.permits(topic)
+    }
+
+    /// The key that the peer has proven, and that covers this topic; `None` without keys.
+    pub(crate) fn key_for(&self, topic: &TopicName) -> Option<KeyName> {
+        self.handshake.key_for(topic)
+    }
+
     /// Takes the hello of a peer that dialled.
     pub(super) fn take_hello(
         &mut self,

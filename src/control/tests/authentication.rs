@@ -299,6 +299,23 @@ fn publisher_that_dials_needs_a_key_that_covers_its_topic() {
     }
 }
 
+/// A node that knows a key for other topics is not told this one.
+#[test]
+fn publisher_names_no_topic_that_its_own_keys_do_not_cover() {
+    let inviting_keys = keys(&format!("e publish other {}", secret(3)));
+    let mut inviting =
+        ServerSession::inviting(100, with_keys("engine", &inviting_keys, 4), topic("orders/1"));
+    let mut end = ServerSession::new(0, with_keys("desk", &server_keys(), 5));
+    inviting.bind(BINDING.to_vec());
+    end.bind(BINDING.to_vec());
+    for _ in 0..2 {
+        end.on_message(&codec::encode(&sent(inviting.next_action())), 0);
+        inviting.on_message(&codec::encode(&sent(end.next_action())), 0);
+    }
+    let result = Err(ControlError::NotCovered { topic: topic("orders/1") });
+    assert_eq!(inviting.next_action(), Some(ServerAction::Close { result }));
+}
+
 #[test]
 fn missing_proof_costs_its_deadline() {
     let client_keys = keys(&format!("mine read * {}", secret(1)));

@@ -35,6 +35,15 @@ pub(crate) struct Greeting {
     credentials: Credentials,
 }
 
+/// A peer that may invite this side, and has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Invited {
+    /// The peer.
+    pub(crate) identity: Identity,
+    /// The topic.
+    pub(crate) topic: TopicName,
+}
+
 /// The handshake of one end.
 #[derive(Debug)]
 pub(super) struct Handshake {

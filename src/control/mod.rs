@@ -69,7 +69,7 @@ pub use peer::Peer;
 
 pub(crate) use client::{AttachOptions, ClientEvent, ClientSession};
 pub(crate) use codec::RegionKind;
-pub(crate) use handshake::{Credentials, Greeting};
+pub(crate) use handshake::{Credentials, Greeting, Invited};
 pub(crate) use message::{
     Attach, AttachmentId, Detach, Detached, EndReason, EndSummary, Grant, Identity, SchemaJson,
     SubscriberCounts, TopicEnded, TopicEntry,
@@ -78,7 +78,7 @@ pub(crate) use notices::{Heard, NoticeChannel, Notices, NoticesBy, TicketBytes, 
 pub(crate) use progress::{
     LetGo, LetGoReason, ProgressEntry, SubscriberEntries, SubscriberEntry, SubscriberPage,
 };
-pub(crate) use server::{Invited, ServerAction, ServerSession};
+pub(crate) use server::{ServerAction, ServerSession};
 pub(crate) use text::Text;
 
 #[cfg(test)]

@@ -22,11 +22,10 @@ mod step;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-pub(crate) use self::greeting::Invited;
 use self::step::Step;
 use super::codec::{self, Outgoing, RegionKind};
 use super::error::{ControlError, RefuseReason};
-use super::handshake::{Greeting, Handshake};
+use super::handshake::{Greeting, Handshake, Invited};
 use super::message::{
     Attach, AttachmentId, Detach, Detached, EndReason, EndSummary, Grant, Identity, ListTopics, Message,
     Page, Refuse, Refused, SubscriberCounts, TopicEnded, TopicEntry, Topics,

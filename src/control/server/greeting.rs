@@ -2,23 +2,14 @@
 
 use super::{ServerAction, ServerSession, ServerState};
 use crate::control::error::{ControlError, RefuseReason};
-use crate::control::handshake::Greeted;
-use crate::control::message::{Hello, Identity, Invite, Message};
+use crate::control::handshake::{Greeted, Invited};
+use crate::control::message::{Hello, Invite, Message};
 use crate::control::proof::Prove;
 use crate::id::TopicName;
 use crate::keyring::{Authority, KeyName};
 
 /// Refuses an invitation to a topic that no proven key covers.
 const NOT_COVERED: &str = "none of the keys that the publisher's node has proven covers this topic";
-
-/// A peer that may invite this side, and has.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Invited {
-    /// The peer.
-    pub(crate) identity: Identity,
-    /// The topic.
-    pub(crate) topic: TopicName,
-}
 
 impl ServerSession {
     /// Whether [`bind`](Self::bind) has to be called before the next message is handled.

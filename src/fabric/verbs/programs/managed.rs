@@ -178,7 +178,7 @@ pub(super) fn accept<'a>(
         }
     };
     let accepted = answer(&plan, &request, id, devices).map_err(|error| {
-        // A peer that has given up cannot be rejected; it also is why there was no queue pair.
+        // A peer that has given up cannot be rejected, and without it there is no queue pair.
         if id.reject(&Refusal::Resources.emit()).is_ok() { error } else { ProgramError::Gone }
     });
     let (resources, channel) = accepted?;

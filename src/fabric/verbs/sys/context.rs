@@ -187,14 +187,10 @@ const PORT_EVENTS: [names; 7] = [
     names::IBV_EVENT_GID_CHANGE,
 ];
 
-/// The events after which what they concern is unusable.
-const FAULTS: [names; 5] = [
-    names::IBV_EVENT_CQ_ERR,
-    names::IBV_EVENT_QP_FATAL,
-    names::IBV_EVENT_QP_REQ_ERR,
-    names::IBV_EVENT_QP_ACCESS_ERR,
-    names::IBV_EVENT_DEVICE_FATAL,
-];
+/// The events after which what they concern is unusable. Not those of a request that the peer was not allowed to make: that ends the
+/// queue pair as well, which its receives report, and is no fault of the device.
+const FAULTS: [names; 3] =
+    [names::IBV_EVENT_CQ_ERR, names::IBV_EVENT_QP_FATAL, names::IBV_EVENT_DEVICE_FATAL];
 
 /// `IBV_LINK_LAYER_INFINIBAND`, missing in the bindings like all of its unnamed enumeration.
 pub(super) const LINK_LAYER_INFINIBAND: u8 = 1;

@@ -51,9 +51,11 @@ impl DeviceUsers {
     pub(in crate::fabric::verbs) fn add<U: DeviceUser + 'static>(&self, user: &Arc<U>) {
         let user: Weak<U> = Arc::downgrade(user);
         let mut all = self.all.lock();
-        // At most half of them are gone, so adding takes constant time on average.
         if all.len() == all.capacity() {
             all.retain(|user| user.strong_count() > 0);
+            // Before the next sweep as many are added as are left now, so adding takes constant time on average.
+            let left = all.len();
+            all.reserve(left.max(1));
         }
         all.push(user);
     }

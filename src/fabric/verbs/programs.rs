@@ -20,6 +20,7 @@ mod messages;
 mod meter;
 mod one_sided;
 mod outbox;
+mod patience;
 mod pattern;
 mod places;
 mod plan;

@@ -38,6 +38,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("node", 5),
     ("inspect", 5),
     ("error", 6),
+    ("fuzz", 6),
     ("models", 6),
     ("testkit", 6),
 ];

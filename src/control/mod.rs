@@ -63,10 +63,16 @@ pub use error::{ControlError, RefuseReason};
 
 pub(crate) use client::{AttachOptions, ClientEvent, ClientSession};
 pub(crate) use codec::RegionKind;
+#[cfg(any(test, fuzzing))]
+pub(crate) use codec::{decode, encode};
+#[cfg(any(test, fuzzing))]
+pub(crate) use frame::Frame;
 pub(crate) use message::{
     Attach, AttachmentId, Detach, Detached, EndReason, EndSummary, Grant, Identity, Invite, SchemaJson,
     SubscriberCounts, TopicEnded, TopicEntry,
 };
+#[cfg(any(test, fuzzing))]
+pub(crate) use message::{Message, VERSION};
 pub(crate) use notices::{Heard, NoticeChannel, Notices, NoticesBy, TicketBytes, WakeBy, WakeSlot};
 pub(crate) use progress::{
     LetGo, LetGoReason, ProgressEntry, SubscriberEntries, SubscriberEntry, SubscriberPage,
@@ -76,3 +82,5 @@ pub(crate) use text::Text;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) use tests::sample;

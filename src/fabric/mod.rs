@@ -23,6 +23,8 @@ mod bounds;
 mod channel;
 mod connection;
 mod error;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzed;
 mod one_sided;
 mod poller;
 mod rdma;

@@ -14,6 +14,8 @@ mod end;
 mod error;
 mod exchanged;
 mod figures;
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzzed;
 mod managed;
 mod meeting;
 mod messages;

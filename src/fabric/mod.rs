@@ -45,7 +45,7 @@ pub(crate) use arrival::ArrivalSignals;
 pub(crate) use arrival::{ArrivalSignal, ArrivalSource};
 #[cfg(any(test, feature = "verbs"))]
 pub(crate) use bounds::{check_bounds, check_writes};
-#[cfg(any(test, feature = "verbs"))]
+#[cfg(any(test, fuzzing, feature = "verbs"))]
 pub(crate) use channel::Datagram;
 pub(crate) use channel::{ChannelReceiver, ChannelSender, DatagramReach, Datagrams, Sent, UnicastSender};
 pub use connection::NodeListing;

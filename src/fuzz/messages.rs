@@ -4,7 +4,7 @@ use std::num::NonZeroU64;
 
 use super::input::Input;
 use crate::control::{
-    Attach, AttachOptions, AttachmentId, ClientEvent, ClientSession, Frame, Identity, LetGoReason, Message,
+    AttachOptions, AttachmentId, ClientEvent, ClientSession, Frame, Identity, LetGoReason, Message,
     NoticesBy, RefuseReason, ServerAction, ServerSession, SubscriberCounts, Text, VERSION, WakeBy,
     decode as parse, encode,
 };
@@ -182,7 +182,7 @@ fn ask_client(client: &mut ClientSession, choice: u8, input: &mut Input<'_>) {
 #[cfg(test)]
 pub(super) mod seeds {
     use super::*;
-    use crate::control::sample;
+    use crate::control::{Attach, sample};
 
     pub(in crate::fuzz) fn decode() -> Vec<Vec<u8>> {
         sample::every_message().iter().map(encode).collect()

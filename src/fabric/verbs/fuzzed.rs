@@ -1,6 +1,6 @@
 //! What this provider parses of the bytes of peers.
 
-use super::channel::ticket::{ChannelTicket, ReturnTicket};
+use super::channel;
 use super::exchange::QpInfo;
 use super::greeting::{Greeting, Rejection};
 use super::message::{Frame, Inbound};
@@ -16,12 +16,7 @@ pub(in crate::fabric) fn parse(bytes: &[u8]) {
     if let Ok(info) = QpInfo::parse(bytes) {
         assert_eq!(info.emit().as_slice(), bytes, "a queue pair with two forms");
     }
-    if let Ok(ticket) = ChannelTicket::parse(bytes) {
-        assert_eq!(ticket.emit().as_slice(), bytes, "a ticket with two forms");
-    }
-    if let Ok(ticket) = ReturnTicket::parse(bytes) {
-        assert_eq!(ticket.emit().as_slice(), bytes, "a ticket with two forms");
-    }
+    channel::fuzzed::parse(bytes);
     frames(bytes);
     programs::fuzzed::parse(bytes);
 }
@@ -62,8 +57,6 @@ pub(in crate::fabric) fn samples() -> Vec<Vec<u8>> {
         reads_max: 16,
         writes: true,
     };
-    let [sender, group] = ["10.77.0.1", "239.1.2.3"].map(|address| address.parse().unwrap());
-    let channel = ChannelTicket { mtu: 1024, queue_pair: 17, key: 5, sender, group };
     let mut outbound = Outbound::new();
     outbound.push(b"hello", None);
     let (mut frame, mut frames) = (Vec::new(), Vec::new());
@@ -75,10 +68,9 @@ pub(in crate::fabric) fn samples() -> Vec<Vec<u8>> {
         Greeting { nonce: 7, writes: true }.emit().to_vec(),
         Rejection::NoRoom.emit().to_vec(),
         info.emit().to_vec(),
-        channel.emit().to_vec(),
-        ReturnTicket { queue_pair: 17, address: sender }.emit().to_vec(),
         frames,
     ];
+    samples.extend(channel::fuzzed::samples());
     samples.extend(programs::fuzzed::samples());
     samples
 }

@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
@@ -44,28 +45,34 @@ struct Order {
 struct Pair(Vec<(char, i8)>, u128);
 
 /// A value of a type: what decodes also does so by the schema, and again from its own encoding.
-fn value<T>(bytes: &[u8])
-where
-    T: Payload<Owned = T, Borrowed = T>,
-{
-    let schema = T::schema().expect("a type with a schema");
+fn value<T: Payload<Owned = T, Borrowed = T>>(schema: &LazyLock<Schema>, bytes: &[u8]) {
     let (typed, by_schema) = (T::decode(bytes), schema.decode(bytes));
     assert!(typed.is_err() || by_schema.is_ok(), "{:?}: only by the type", by_schema.err());
     let Ok(decoded) = typed else { return };
     let mut again = vec![0; bytes.len()];
-    let len = T::encode(&decoded, &schema, &mut again).expect("it has room for as many bytes");
+    let len = T::encode(&decoded, schema, &mut again).expect("it has room for as many bytes");
     assert_eq!(again.get(..len), Some(bytes), "a value with two encodings");
+}
+
+/// The schema of a type. Making one takes longer than all that is done with it.
+fn schema_of<T: Payload>() -> Schema {
+    T::schema().expect("a type with a schema")
 }
 
 /// Values of several types.
 pub(super) fn values(bytes: &[u8]) {
+    static ORDER: LazyLock<Schema> = LazyLock::new(schema_of::<Order>);
+    static OPTION: LazyLock<Schema> = LazyLock::new(schema_of::<(u64, Option<String>)>);
+    static SIDES: LazyLock<Schema> = LazyLock::new(schema_of::<Vec<Side>>);
+    static UNITS: LazyLock<Schema> = LazyLock::new(schema_of::<[(); 4]>);
+    static PAIR: LazyLock<Schema> = LazyLock::new(schema_of::<Pair>);
     let mut input = Input::new(bytes);
     match input.byte() % 5 {
-        0 => value::<Order>(input.rest()),
-        1 => value::<(u64, Option<String>)>(input.rest()),
-        2 => value::<Vec<Side>>(input.rest()),
-        3 => value::<[(); 4]>(input.rest()),
-        _ => value::<Pair>(input.rest()),
+        0 => value::<Order>(&ORDER, input.rest()),
+        1 => value::<(u64, Option<String>)>(&OPTION, input.rest()),
+        2 => value::<Vec<Side>>(&SIDES, input.rest()),
+        3 => value::<[(); 4]>(&UNITS, input.rest()),
+        _ => value::<Pair>(&PAIR, input.rest()),
     }
 }
 

@@ -157,6 +157,8 @@ impl<R: Reader> World<R> {
                 self.take_inline(&words, (Sequence::new(sequence), position), &mut check);
             }
             9 => {
+                // A peer says how many values it has published.
+                self.is_forged = true;
                 let _ = self.reader.give_up(Sequence::new(input.word() >> (input.byte() % 64)));
             }
             10 => self.reader.look_closely(),

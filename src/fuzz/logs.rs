@@ -45,7 +45,7 @@ pub(super) fn run(bytes: &[u8]) {
             12 => forge(&mut world, &geometry, &mut input),
             13 => {
                 let reader = open(newest, start(&mut input));
-                let mut before = std::mem::replace(&mut world.reader, reader);
+                let mut before = world.replace(reader);
                 world.reader.resume(&mut before, input.byte() % 2 == 0);
                 last = Sequence::NONE;
             }

@@ -120,6 +120,13 @@ impl<R: Reader> World<R> {
         &self.memory
     }
 
+    /// Attaches another reader. Returns the one before.
+    pub(super) fn replace(&mut self, reader: R) -> R {
+        self.fetching = None;
+        self.words.clear();
+        std::mem::replace(&mut self.reader, reader)
+    }
+
     /// The reader, and what it reads.
     pub(super) fn parts(&mut self) -> (&mut R, &Region) {
         (&mut self.reader, &self.memory)

@@ -39,7 +39,7 @@ pub(super) fn run(bytes: &[u8]) {
             choice @ 0..=11 => world.step(choice, &mut input, check),
             12 => forge(&mut world, &geometry, &mut input),
             13 => {
-                let mut before = std::mem::replace(&mut world.reader, open(newest));
+                let mut before = world.replace(open(newest));
                 world.reader.resume(&mut before, input.byte() % 2 == 0);
                 last = Sequence::NONE;
             }

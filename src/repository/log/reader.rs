@@ -310,8 +310,8 @@ impl LogReader {
         let reason = self.reason;
         let count = found.get().checked_sub(first.get()).filter(|count| *count > 0)?;
         match reason {
-            LossReason::Lapped => self.counts.lapped += count,
-            LossReason::Damaged => self.counts.rejected += count,
+            LossReason::Lapped => self.counts.lapped = self.counts.lapped.saturating_add(count),
+            LossReason::Damaged => self.counts.rejected = self.counts.rejected.saturating_add(count),
         }
         Some(Lost { first, count, reason })
     }

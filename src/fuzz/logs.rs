@@ -46,7 +46,7 @@ pub(super) fn run(bytes: &[u8]) {
             13 => {
                 let reader = open(newest, start(&mut input));
                 let mut before = world.replace(reader);
-                world.reader.resume(&mut before, input.byte() % 2 == 0);
+                world.reader.resume(&mut before, input.byte().is_multiple_of(2));
                 last = Sequence::NONE;
             }
             14 if world.way() == Way::Fetched => {
@@ -95,7 +95,7 @@ fn view(world: &mut World<LogReader>) {
 fn forge(world: &mut World<LogReader>, geometry: &LogGeometry, input: &mut Input<'_>) {
     world.forge();
     let (sequence, position, choice) = (Sequence::new(input.byte().into()), input.word(), input.byte());
-    let position = if choice % 2 == 0 { position % 4096 & !7 } else { position };
+    let position = if choice.is_multiple_of(2) { (position % 4096) & !7 } else { position };
     let payload = input.bytes(PAYLOAD_LEN_MAX);
     let payload_len = u32::try_from(payload.len()).unwrap_or_default();
     let header = FrameHeader { sequence, payload_len, crc: 0, published_ns: position };

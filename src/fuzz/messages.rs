@@ -39,7 +39,7 @@ fn identity(node: &str) -> Identity {
 }
 
 fn topic(input: &mut Input<'_>) -> TopicName {
-    let name = if input.byte() % 2 == 0 { "a" } else { "b/c" };
+    let name = if input.byte().is_multiple_of(2) { "a" } else { "b/c" };
     name.parse().expect("a name")
 }
 
@@ -56,7 +56,7 @@ fn message(input: &mut Input<'_>) -> Vec<u8> {
 /// Messages of a peer, times, and requests of the owner, at a server, then at a client.
 pub(super) fn sessions(bytes: &[u8]) {
     let mut input = Input::new(bytes);
-    if input.byte() % 2 == 0 { server(&mut input) } else { client(&mut input) }
+    if input.byte().is_multiple_of(2) { server(&mut input) } else { client(&mut input) }
 }
 
 fn nonce(number: u64) -> NonZeroU64 {
@@ -96,7 +96,7 @@ fn server(input: &mut Input<'_>) {
 fn ask_server(server: &mut ServerSession, choice: u8, input: &mut Input<'_>) {
     let attachment = AttachmentId::new((input.byte() % 8).into());
     let _ = match choice {
-        10 => server.answer_topics(Vec::new(), input.byte() % 2 == 0),
+        10 => server.answer_topics(Vec::new(), input.byte().is_multiple_of(2)),
         11 => server.refuse(attachment, RefuseReason::NotPermitted, "no"),
         12 => server.exposed(attachment).and_then(|()| server.wake_slot(attachment, Some(3))),
         13 => server.notices(attachment, NoticesBy::WakeWord),
@@ -165,10 +165,10 @@ fn client(input: &mut Input<'_>) {
 fn ask_client(client: &mut ClientSession, choice: u8, input: &mut Input<'_>) {
     let attachment = AttachmentId::new((input.byte() % 8).into());
     let _ = match choice {
-        10 => client.list((input.byte() % 2 == 0).then(|| topic(input))),
+        10 => client.list(input.byte().is_multiple_of(2).then(|| topic(input))),
         11 | 12 => {
             let delivery = if choice == 11 { Delivery::Pull } else { Delivery::Push };
-            let progress = (input.byte() % 2 == 0).then_some(SlowPolicy::Lap);
+            let progress = input.byte().is_multiple_of(2).then_some(SlowPolicy::Lap);
             let options = AttachOptions { options: KindOptions::default(), progress };
             client.attach(topic(input), delivery, None, options).map(drop)
         }

@@ -101,12 +101,12 @@ fn sealed(input: &mut Input<'_>, memory: &Region, key: &NoticeKey) -> (Vec<u8>, 
     for _ in 0..=input.byte() % 4 {
         let sequence = Sequence::new(1 + u64::from(input.byte()));
         let choice = input.byte();
-        let topic = if choice % 8 == 0 { TopicId::new(9) } else { TOPIC };
+        let topic = if choice.is_multiple_of(8) { TopicId::new(9) } else { TOPIC };
         let epoch = if choice % 8 == 1 { Epoch::new(99).unwrap_or(EPOCH) } else { EPOCH };
         let len = usize::from(choice >> 4) * WORD;
         let range = ByteRange { offset: input.index(256) * WORD, len };
         let inline = (len > 0).then_some(Inline { memory, range, records: 1 });
-        let position = if choice % 2 == 0 { 0 } else { len as u64 + u64::from(input.short()) };
+        let position = if choice.is_multiple_of(2) { 0 } else { len as u64 + u64::from(input.short()) };
         if topic == TOPIC && epoch == EPOCH {
             newest = newest.max(sequence);
         }
@@ -114,7 +114,7 @@ fn sealed(input: &mut Input<'_>, memory: &Region, key: &NoticeKey) -> (Vec<u8>, 
     }
     let choice = input.byte();
     let header = DatagramHeader {
-        is_beacon: choice % 2 == 0,
+        is_beacon: choice.is_multiple_of(2),
         is_unicast: choice % 4 == 3,
         channel: if choice % 16 == 15 { 6 } else { CHANNEL },
         number: 1 + if choice % 16 == 14 { input.word() >> 1 } else { input.byte().into() },
@@ -124,7 +124,7 @@ fn sealed(input: &mut Input<'_>, memory: &Region, key: &NoticeKey) -> (Vec<u8>, 
 
 /// The datagram with one to three bits flipped, or cut: not what was sealed.
 fn damaged(mut bytes: Vec<u8>, input: &mut Input<'_>) -> Vec<u8> {
-    if input.byte() % 4 == 0 {
+    if input.byte().is_multiple_of(4) {
         bytes.truncate(input.index(bytes.len()));
         return bytes;
     }

@@ -39,14 +39,14 @@ pub(super) fn headers(bytes: &[u8]) {
         let fields = words.first_chunk().copied().unwrap_or_default();
         StaticHeader::parse(&resealed(fields))
     });
-    if let Ok(header) = stated {
-        if let Ok(geometry) = Geometry::of(&header) {
-            assert_eq!(geometry.static_header(header.epoch, header.topic, header.schema_hash), header);
-            assert!(geometry.region_len() as u64 == header.numbers.region_len);
-            let _ = (geometry.facts(), geometry.end_offset());
-            if geometry.region_len() <= memory.len() {
-                let _ = geometry.held(&memory);
-            }
+    if let Ok(header) = stated
+        && let Ok(geometry) = Geometry::of(&header)
+    {
+        assert_eq!(geometry.static_header(header.epoch, header.topic, header.schema_hash), header);
+        assert!(geometry.region_len() as u64 == header.numbers.region_len);
+        let _ = (geometry.facts(), geometry.end_offset());
+        if geometry.region_len() <= memory.len() {
+            let _ = geometry.held(&memory);
         }
     }
     let counters = metrics::read(&memory, COUNTERS_OFFSET, COUNTERS_LEN);
@@ -258,14 +258,11 @@ impl<R: Reader> World<R> {
         if let Some(taken) = self.reader.take_fetched(&self.memory, || now_ns).transpose() {
             return taken.map(Some);
         }
-        let fetched = match self.fetching.take() {
-            Some(fetch) => fetch,
-            None => {
-                let fetch = self.reader.plan();
-                self.post(&fetch);
-                self.fetching = Some(fetch);
-                return Ok(None);
-            }
+        let Some(fetched) = self.fetching.take() else {
+            let fetch = self.reader.plan();
+            self.post(&fetch);
+            self.fetching = Some(fetch);
+            return Ok(None);
         };
         self.bring_all();
         match self.reader.check(&self.memory, &fetched, self.now_ns)? {
@@ -305,7 +302,7 @@ impl<R> Received<'_, R> {
     pub(super) fn around<'a>(&self, held: &'a [u64], before: usize) -> (&'a [u64], &'a [u64]) {
         let address = |words: *const u8| words.addr();
         let from = address(self.value.payload.as_ptr()) - address(held.as_ptr().cast());
-        let behind = (from + self.value.payload.len()).next_multiple_of(WORD) / WORD;
+        let behind = (from + self.value.payload.len()).div_ceil(WORD);
         let run = held.get(from / WORD - before..from / WORD).expect("a header before it");
         (run, held.get(behind..).unwrap_or_default())
     }

@@ -40,7 +40,7 @@ pub(super) fn run(bytes: &[u8]) {
             12 => forge(&mut world, &geometry, &mut input),
             13 => {
                 let mut before = world.replace(open(newest));
-                world.reader.resume(&mut before, input.byte() % 2 == 0);
+                world.reader.resume(&mut before, input.byte().is_multiple_of(2));
                 last = Sequence::NONE;
             }
             14 if world.way() == Way::Fetched => {
@@ -67,7 +67,7 @@ fn forge(world: &mut World<StateReader>, geometry: &StateGeometry, input: &mut I
     let (sequence, word) = (Sequence::new(input.byte().into()), input.word());
     let payload = input.bytes(PAYLOAD_LEN_MAX);
     let payload_len = u32::try_from(payload.len()).unwrap_or_default();
-    let epoch = if word % 2 == 0 { EPOCH.get() } else { word };
+    let epoch = if word.is_multiple_of(2) { EPOCH.get() } else { word };
     let header = SlotHeader { sequence, epoch, payload_len, encoding: 1, published_ns: word };
     let mut crc = SlotCheck::new(TOPIC).of_header(&header);
     crc.update(payload);

@@ -42,7 +42,7 @@ pub(super) fn run(bytes: &[u8]) {
             12 => forge(&mut world, &geometry, &mut input),
             13 => {
                 let mut before = world.replace(open(newest));
-                world.reader.resume(&mut before, input.byte() % 2 == 0);
+                world.reader.resume(&mut before, input.byte().is_multiple_of(2));
             }
             14 if world.way() == Way::Mapped => snapshot(&mut world, newest),
             15 => world.reader.set_interest(match input.byte() % 3 {
@@ -91,8 +91,8 @@ fn check(received: &Received<'_, TableReader>, newest: Sequence) {
     let (value, changed) = (&received.value, received.reader.changed());
     assert!(value.payload.len() <= ENTRY_LEN_MAX && changed.key_len <= KEY_LEN_MAX);
     assert!(changed.key_len <= value.payload.len(), "a key longer than its entry");
-    assert!(changed.number > 0, "a change without a number");
     if received.is_genuine {
+        assert!(changed.number > 0, "a change without a number");
         let sequence = value.meta.sequence;
         assert!(sequence <= newest, "{sequence} is not published yet");
         let is_reported = changed.is_present && sequence != Sequence::NONE;

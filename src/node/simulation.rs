@@ -588,3 +588,4 @@ mod slow_feeds;
 mod slow_logs;
 mod strange_feeds;
 mod tables;
+mod two_nodes;

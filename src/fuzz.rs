@@ -19,7 +19,6 @@ mod tests;
 
 /// A fuzz target.
 #[expect(missing_debug_implementations, reason = "a name and a function")]
-#[expect(clippy::exhaustive_structs, reason = "not of the public API")]
 pub struct Target {
     /// Its name, which is that of its corpus.
     pub name: &'static str,

@@ -65,7 +65,7 @@ pub(in crate::fabric) fn samples() -> Vec<Vec<u8>> {
         frames.append(&mut frame);
     }
     let mut samples = vec![
-        Greeting { nonce: 7, writes: true }.emit().to_vec(),
+        Greeting::parse(b"FBC1\x01\x01\x02\x03\x04\x05\x06\x07\x08\x01").unwrap().emit().to_vec(),
         Rejection::NoRoom.emit().to_vec(),
         info.emit().to_vec(),
         frames,

@@ -233,7 +233,8 @@ impl Nodes {
     fn settle(&mut self) {
         self.scripts.iter().for_each(|script| script.end());
         self.world.network.set_datagram_faults(DatagramFaults::default());
-        (self.world.network.fail_reads(0), self.world.network.fail_writes(0));
+        self.world.network.fail_reads(0);
+        self.world.network.fail_writes(0);
         self.world.network.resume(&PUBLISHING.parse().unwrap());
         if self.publishing.is_none() {
             self.publishing = Some(self.publishing());

@@ -278,7 +278,7 @@ fn is_loss(error: &ReceiveError) -> bool {
 
 fn play(reach: Reach, delivery: Delivery) {
     let (mut deaths, mut losses, mut faults, mut runs) = (0, 0, 0, 0);
-    each_seed(amount(SEEDS / 3, 2500), |seed| {
+    each_seed(amount(SEEDS / 6, 2500), |seed| {
         let mut nodes = Nodes::new(seed, reach, delivery);
         for _ in 0..STEPS {
             nodes.step();

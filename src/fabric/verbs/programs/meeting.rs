@@ -56,8 +56,8 @@ impl ProgramListener {
     /// # Errors
     ///
     /// [`ProgramError::Stopped`] when `stop` becomes readable; [`ProgramError::Client`] when the program of a peer that has connected
-    /// does not run to its end; another when the device fails. The next peer can still be served. A failure to wait for peers is returned after a second, so that a caller that goes on does not try without
-    /// pause.
+    /// does not run to its end; another when the device fails. The next peer can still be served. A failure to wait for peers is
+    /// returned after a second, so that a caller that goes on does not try without pause.
     pub fn serve_next(&self, stop: BorrowedFd<'_>) -> Result<Option<ProgramReport>, ProgramError> {
         let arrived = self.next(stop).inspect_err(|error| {
             if !matches!(error, ProgramError::Stopped) {

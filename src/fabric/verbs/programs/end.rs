@@ -442,7 +442,7 @@ impl<'a> End<'a> {
         resources.channel.drain()?;
         resources.receives.arm()?;
         let mut limit = Patience::begin(self.plan.longest_ns());
-        let mut pause_ns = 0;
+        let mut nap_ns = 0;
         let meter = Meter::start();
         let (mut times, mut probe_ns) = (meter.stop(), PROBE_NS);
         let completion = loop {
@@ -451,11 +451,11 @@ impl<'a> End<'a> {
             if let Some(completion) = resources.receives.poll_one()? {
                 break completion;
             }
-            pause_ns = PROBE_NS.min(limit.left_ns(pause_ns));
-            if pause_ns == 0 {
+            if limit.is_over(nap_ns) {
                 return Err(self.no_answer());
             }
-            self.watch.sleep(&resources.channel, Some(pause_ns))?;
+            nap_ns = PROBE_NS.min(limit.nap_ns());
+            self.watch.sleep(&resources.channel, Some(nap_ns))?;
             times = meter.stop();
             if resources.channel.drain()? == 0 && times.wall_ns >= probe_ns {
                 self.probe()?;
@@ -549,7 +549,7 @@ fn sleep(
     limit_ns: Option<u64>,
 ) -> Result<Option<WorkCompletion>, ProgramError> {
     let queue = queue.of(resources);
-    let (mut limit, mut left_ns) = (limit_ns.map(Patience::begin), None);
+    let (mut limit, mut nap_ns) = (limit_ns.map(Patience::begin), None);
     loop {
         if let Some(completion) = queue.poll_one()? {
             return Ok(Some(completion));
@@ -560,10 +560,10 @@ fn sleep(
         if let Some(completion) = queue.poll_one()? {
             return Ok(Some(completion));
         }
-        left_ns = limit.as_mut().map(|limit| limit.left_ns(left_ns.unwrap_or(0)));
-        if left_ns == Some(0) {
+        if limit.as_mut().is_some_and(|limit| limit.is_over(nap_ns.unwrap_or(0))) {
             return Ok(None);
         }
-        watch.sleep(&resources.channel, left_ns)?;
+        nap_ns = limit.map(|limit| limit.nap_ns());
+        watch.sleep(&resources.channel, nap_ns)?;
     }
 }

@@ -45,13 +45,13 @@ fn await_socket(
     stop: BorrowedFd<'_>,
     limit: &mut Patience,
 ) -> Result<(), ProgramError> {
-    let mut left_ns = 0;
+    let mut nap_ns = 0;
     loop {
-        left_ns = limit.left_ns(left_ns);
-        if left_ns == 0 {
+        if limit.is_over(nap_ns) {
             return Err(ProgramError::NoAnswer);
         }
-        let timeout = Timespec::try_from(std::time::Duration::from_nanos(left_ns)).ok();
+        nap_ns = limit.nap_ns();
+        let timeout = Timespec::try_from(std::time::Duration::from_nanos(nap_ns)).ok();
         let mut polled = [PollFd::new(&stream.socket, flags), PollFd::from_borrowed_fd(stop, PollFlags::IN)];
         match rustix::event::poll(&mut polled, timeout.as_ref()) {
             Ok(_) => {}

@@ -31,16 +31,16 @@ fn next_event(
     stop: BorrowedFd<'_>,
     limit: &mut Patience,
 ) -> Result<CmEvent, ProgramError> {
-    let mut left_ns = 0;
+    let mut nap_ns = 0;
     loop {
         if let Some(event) = channel.next()? {
             return Ok(event);
         }
-        left_ns = limit.left_ns(left_ns);
-        if left_ns == 0 {
+        if limit.is_over(nap_ns) {
             return Err(ProgramError::NoAnswer);
         }
-        let timeout = Timespec::try_from(std::time::Duration::from_nanos(left_ns)).ok();
+        nap_ns = limit.nap_ns();
+        let timeout = Timespec::try_from(std::time::Duration::from_nanos(nap_ns)).ok();
         let handle = |handle| PollFd::from_borrowed_fd(handle, PollFlags::IN);
         let mut polled = [handle(channel.as_fd()), handle(stop)];
         match rustix::event::poll(&mut polled, timeout.as_ref()) {

@@ -38,6 +38,11 @@ impl Patience {
         self.left_ns
     }
 
+    /// How long to sleep, given what is left, before the next look at it: a longer sleep would hide that this process stood still.
+    pub(super) fn nap_ns(&self) -> u64 {
+        self.left_ns.min(self.part_ns)
+    }
+
     /// Whether nothing is left of it.
     pub(super) fn is_over(&mut self, slept_ns: u64) -> bool {
         self.left_ns(slept_ns) == 0
@@ -59,6 +64,11 @@ mod tests {
         assert_eq!(patience.left_at(5 + 10 * SECOND, 0), 0);
         let mut patience = Patience::begin_at(5, 10 * SECOND);
         assert_eq!(patience.left_at(5 + 10 * SECOND, 10 * SECOND), 0);
+        let (mut patience, mut now_ns) = (Patience::begin_at(0, 10 * SECOND), 0);
+        while patience.left_at(now_ns, patience.nap_ns()) > 0 {
+            now_ns += patience.nap_ns();
+        }
+        assert_eq!(now_ns, 10 * SECOND);
         // The clock never goes backwards; if it did, nothing would count.
         let mut patience = Patience::begin_at(5, 10 * SECOND);
         assert_eq!(patience.left_at(0, 0), 10 * SECOND);
@@ -70,7 +80,7 @@ mod tests {
         assert_eq!(patience.left_at(3600 * SECOND, 0), 7 * SECOND);
         assert_eq!(patience.left_at(3601 * SECOND, 0), 6 * SECOND);
         // Of a sleep, too.
-        assert_eq!(patience.left_at(7200 * SECOND, 6 * SECOND), 5 * SECOND);
+        assert_eq!(patience.left_at(7200 * SECOND, patience.nap_ns()), 5 * SECOND);
         // It ends all the same, if this process stands still again and again.
         let mut patience = Patience::begin_at(0, 8 * SECOND);
         let looks = (1..).find(|hour| patience.left_at(hour * 3600 * SECOND, 0) == 0);

@@ -216,13 +216,13 @@ impl<'a> Watch<'a> {
 
     /// Waits until the peer has closed the connection, for up to this time.
     pub(super) fn await_end(&mut self, limit_ns: u64) -> Result<(), ProgramError> {
-        let (mut limit, mut slept_ns) = (Patience::begin(limit_ns), 0);
+        let (mut limit, mut nap_ns) = (Patience::begin(limit_ns), 0);
         loop {
-            slept_ns = limit.left_ns(slept_ns);
-            if slept_ns == 0 || self.is_over {
+            if limit.is_over(nap_ns) || self.is_over {
                 return Ok(());
             }
-            match self.poll(None, Some(slept_ns)) {
+            nap_ns = limit.nap_ns();
+            match self.poll(None, Some(nap_ns)) {
                 Err(ProgramError::Gone) => return Ok(()),
                 outcome => outcome?,
             }

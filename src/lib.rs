@@ -97,6 +97,9 @@ mod control;
 mod error;
 mod event;
 mod fabric;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod id;
 mod inspect;
 mod keyring;

@@ -39,6 +39,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("node", 5),
     ("inspect", 5),
     ("error", 6),
+    ("fuzz", 6),
     ("models", 6),
     ("testkit", 6),
 ];
@@ -614,7 +615,8 @@ fn collect_files(folder: &str, files: &mut Vec<(String, String)>) {
     for entry in entries {
         let path = format!("{folder}/{}", entry.file_name().to_string_lossy());
         let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        if is_folder && !path.ends_with("/target") {
+        // The corpus is bytes, even where they are text, and artifacts are inputs that cargo-fuzz has found.
+        if is_folder && !["/target", "fuzz/corpus", "fuzz/artifacts"].iter().any(|end| path.ends_with(end)) {
             collect_files(&path, files);
         } else if let Ok(text) = fs::read_to_string(entry.path()) {
             files.push((path, text));

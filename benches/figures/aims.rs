@@ -32,12 +32,15 @@ impl std::fmt::Display for Bound {
 /// A ratio, what it should be, and what was found.
 pub(crate) type Aim = (String, Bound, Option<Spread>);
 
-/// Whether the median of the rounds' ratios is as it should be.
+/// Whether the median of the rounds' ratios is as it should be, and whether all of them agree.
 pub(crate) fn verdict(bound: Bound, found: Option<Spread>) -> &'static str {
-    match found {
-        None => "not measured",
-        Some(found) if bound.is_met(found.median) => "met",
-        Some(_) => "missed",
+    let Some(Spread { min, median, max }) = found else { return "not measured" };
+    let [min, median, max] = [min, median, max].map(|ratio| bound.is_met(ratio));
+    match (median, min == max) {
+        (true, true) => "met",
+        (true, false) => "met, not in each round",
+        (false, true) => "missed",
+        (false, false) => "missed, not in each round",
     }
 }
 

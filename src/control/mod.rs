@@ -69,11 +69,17 @@ pub use peer::Peer;
 
 pub(crate) use client::{AttachOptions, ClientEvent, ClientSession};
 pub(crate) use codec::RegionKind;
+#[cfg(any(test, fuzzing))]
+pub(crate) use codec::{decode, encode};
+#[cfg(any(test, fuzzing))]
+pub(crate) use frame::Frame;
 pub(crate) use handshake::{Credentials, Greeting, Invited};
 pub(crate) use message::{
     Attach, AttachmentId, Detach, Detached, EndReason, EndSummary, Grant, Identity, SchemaJson,
     SubscriberCounts, TopicEnded, TopicEntry,
 };
+#[cfg(any(test, fuzzing))]
+pub(crate) use message::{Message, VERSION};
 pub(crate) use notices::{Heard, NoticeChannel, Notices, NoticesBy, TicketBytes, WakeBy, WakeSlot};
 pub(crate) use progress::{
     LetGo, LetGoReason, ProgressEntry, SubscriberEntries, SubscriberEntry, SubscriberPage,
@@ -82,4 +88,8 @@ pub(crate) use server::{ServerAction, ServerSession};
 pub(crate) use text::Text;
 
 #[cfg(test)]
+pub(crate) use message::Hello;
+#[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) use tests::sample;

@@ -23,6 +23,8 @@ mod bounds;
 mod channel;
 mod connection;
 mod error;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzed;
 mod one_sided;
 mod poller;
 mod rdma;
@@ -43,7 +45,7 @@ pub(crate) use arrival::ArrivalSignals;
 pub(crate) use arrival::{ArrivalSignal, ArrivalSource};
 #[cfg(any(test, feature = "verbs"))]
 pub(crate) use bounds::{check_bounds, check_writes};
-#[cfg(any(test, feature = "verbs"))]
+#[cfg(any(test, fuzzing, feature = "verbs"))]
 pub(crate) use channel::Datagram;
 pub(crate) use channel::{ChannelReceiver, ChannelSender, DatagramReach, Datagrams, Sent, UnicastSender};
 pub(crate) use connection::{Acceptor, Capabilities, Connection, Fabric, Intent, Prepared, Received};

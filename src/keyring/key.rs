@@ -104,6 +104,12 @@ impl Secret {
         Self(bytes)
     }
 
+    /// The digits of a line, for the fuzz targets.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn digits(&self) -> String {
+        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
     /// Begins a tag.
     pub(super) fn mac(&self) -> Hmac<Sha256> {
         Hmac::new_from_slice(self.0.as_slice())

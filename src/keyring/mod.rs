@@ -2,6 +2,8 @@
 //! what is protected.
 
 mod file;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzed;
 mod key;
 mod parse;
 mod transcript;

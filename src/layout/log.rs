@@ -289,6 +289,9 @@ pub(crate) struct FrameCheck {
     /// Has hashed the topic. Cloned for each record: creating one anew queries the processor's features.
     seed: Crc32,
     epoch: Epoch,
+    /// Every record is valid: a model then finds what the checksum would hide.
+    #[cfg(loom)]
+    trusts: bool,
 }
 
 /// Words of the epoch and of a header.
@@ -299,7 +302,18 @@ impl FrameCheck {
     pub(crate) fn new(topic: TopicId, epoch: Epoch) -> Self {
         let mut seed = Crc32::new();
         seed.update(bytemuck::bytes_of(&topic.get().to_le()));
-        Self { seed, epoch }
+        Self {
+            seed,
+            epoch,
+            #[cfg(loom)]
+            trusts: false,
+        }
+    }
+
+    /// Takes every record for valid from now on.
+    #[cfg(loom)]
+    pub(crate) fn trust(&mut self) {
+        self.trusts = true;
     }
 
     /// Words of a run's lead.
@@ -325,6 +339,10 @@ impl FrameCheck {
     /// restores it.
     #[inline]
     pub(crate) fn is_right(&self, run: &mut [u64], header: &FrameHeader) -> bool {
+        #[cfg(loom)]
+        if self.trusts {
+            return true;
+        }
         let len = header.payload_len as usize;
         let Some(lead) = run.first_chunk_mut() else { return false };
         let before: [u64; CHECKED_HEAD_WORDS] = *lead;

@@ -589,3 +589,4 @@ mod slow_feeds;
 mod slow_logs;
 mod strange_feeds;
 mod tables;
+mod two_nodes;

@@ -9,7 +9,7 @@ use std::net::TcpStream;
 use rustix::process::Signal;
 
 use super::programs::machine::{address, measure};
-use super::support::{Place, Running, TIMEOUT, wait_until};
+use super::support::{Place, Running, TIMEOUT, json, wait_until};
 
 /// An agent that listens at this port, and its address.
 fn agent(place: &Place, port: u16) -> (Running, String) {
@@ -46,6 +46,36 @@ fn stopped_agent_ends_the_run() {
         assert!(ended.error.contains("stopped answering"), "{mode}: {ended:?}");
         agent.signal(Signal::KILL);
         agent.signal(Signal::CONT);
+    }
+}
+
+/// A machine that stands still, with both processes, for longer than a peer may take to answer ends no run, and loses no block.
+#[test]
+#[ignore = "needs an RDMA device: tools/soft-roce run"]
+fn both_ends_that_stand_still_go_on_afterwards() {
+    let place = Place::new();
+    let modes =
+        [("rdma-1", 7537), ("rdma-1e", 7538), ("send", 7539), ("send-event", 7540), ("uc-write", 7541)];
+    let pairs = modes.map(|(mode, port)| {
+        let (agent, address) = agent(&place, port);
+        let client = client(&place, mode, &address, &["--for", "2s", "--json"]);
+        agent.signal(Signal::STOP);
+        client.signal(Signal::STOP);
+        (mode, agent, client)
+    });
+    let slept = std::process::Command::new("sleep").arg("11").status();
+    assert!(slept.is_ok_and(|status| status.success()));
+    for (_, agent, client) in &pairs {
+        agent.signal(Signal::CONT);
+        client.signal(Signal::CONT);
+    }
+    for (mode, agent, client) in pairs {
+        let ended = client.end();
+        assert_eq!(ended.code, Some(0), "{mode}: {ended:?}");
+        let line = json(&ended.out);
+        assert_eq!((&line["lost"], &line["rejected"]), (&0.into(), &0.into()), "{mode}: {line}");
+        agent.signal(Signal::INT);
+        assert_eq!(agent.end().code, Some(0), "{mode}");
     }
 }
 

@@ -31,7 +31,7 @@ fn modes_and_their_options_are_in_the_help() {
 #[test]
 fn options_that_do_not_fit_the_mode_are_refused() {
     let place = Place::new();
-    let refused: [(&[&str], &str); 15] = [
+    let refused: [(&[&str], &str); 16] = [
         (&["ping-pong"], "--mode"),
         (&["blast"], "--mode"),
         (&["blast", "--mode", "send"], "write or read"),
@@ -45,7 +45,8 @@ fn options_that_do_not_fit_the_mode_are_refused() {
         (&["ping-pong", "--mode", "send", "--slots", "4"], "--slots"),
         (&["ping-pong", "--mode", "send", "--floor"], "--floor"),
         (&["ping-pong", "--mode", "send", "--fabric", "shm"], "--fabric"),
-        (&["ping-pong", "--mode", "send", "--connect", "shm:lab"], "rdma://"),
+        (&["ping-pong", "--mode", "send", "--connect", "shm:lab"], "--connect rdma://"),
+        (&["ping-pong", "--mode", "send", "--connect", "10.77.0.1"], "--connect rdma://"),
         (&["blast", "--serve", "--mode", "write"], "--serve"),
     ];
     for (arguments, part) in refused {
@@ -54,6 +55,37 @@ fn options_that_do_not_fit_the_mode_are_refused() {
     for mode in ["pull", "stream", "wake"] {
         place.run(&["perf", mode, "--mode", "send"]).assert_failure(2, &["--mode", "perf ping-pong"]);
         place.run(&["perf", mode, "--depth", "4"]).assert_failure(2, &["--depth", "perf ping-pong"]);
+    }
+}
+
+/// On a host without a device, too: what is advised instead is accepted.
+#[test]
+#[cfg(feature = "verbs")]
+fn numbers_that_contradict_each_other_are_refused_with_what_would_fit() {
+    let place = Place::new();
+    let refused: [(&[&str], &str); 10] = [
+        (&["ping-pong", "--mode", "send", "--sge", "40"], "--sge 40 is not from 1 to 32"),
+        (&["ping-pong", "--mode", "send", "--depth", "16385"], "--depth 16385 is not from 1 to 16384"),
+        (&["ping-pong", "--mode", "send", "--signal-every", "0"], "--signal-every 0"),
+        (
+            &["ping-pong", "--mode", "send", "--signal-every", "100000"],
+            "use a --signal-every of at most 128\n",
+        ),
+        (
+            &["ping-pong", "--mode", "send", "--signal-every", "200"],
+            "use a --signal-every of at most 128, or a --depth of at least 200\n",
+        ),
+        (
+            &["blast", "--mode", "write", "--signal-every", "126"],
+            "use a --signal-every of at most 113, or a --depth of at least 144\n",
+        ),
+        (&["blast", "--mode", "write", "--chain", "0"], "--chain 0 is not from 1 to 128"),
+        (&["blast", "--mode", "write", "--chain", "500"], "use a smaller --chain, or a greater --depth\n"),
+        (&["blast", "--mode", "write", "--chain", "20000"], "use a smaller --chain\n"),
+        (&["ping-pong", "--mode", "send", "--size", "64,1G"], "--size"),
+    ];
+    for (arguments, part) in refused {
+        place.run(&[&["perf"], arguments].concat()).assert_failure(2, &[part]);
     }
 }
 
@@ -250,6 +282,39 @@ pub(crate) mod machine {
         }
     }
 
+    #[test]
+    #[ignore = "needs an RDMA device: tools/soft-roce run"]
+    fn address_that_cannot_be_listened_at_is_a_wrong_argument() {
+        let place = Place::new();
+        let address = address(7523);
+        let agent = place.start(&["perf", "ping-pong", "--serve", "--rdma", &address, "--cpus", "any"]);
+        wait_until("the address", || agent.line().contains(&address));
+        for (address, part) in [(&*address, "in use"), ("rdma://192.0.2.1:7523", "no active RDMA device")] {
+            let serve = ["perf", "blast", "--serve", "--rdma", address, "--cpus", "any"];
+            place.run(&serve).assert_failure(2, &[part]);
+        }
+    }
+
+    /// A node and an agent that are taken for each other are told apart.
+    #[test]
+    #[ignore = "needs an RDMA device: tools/soft-roce run"]
+    fn node_and_agent_are_told_apart() {
+        let place = Place::new();
+        let (program, node) = (address(7524), address(7525));
+        let agent = place.start(&["perf", "ping-pong", "--serve", "--rdma", &program, "--cpus", "any"]);
+        wait_until("the agent", || agent.line().contains(&program));
+        let answers = place.start(&["perf", "pull", "--serve", "--rdma", &node, "--cpus", "any"]);
+        wait_until("the node", || answers.line().contains(&node));
+        for way in ["manager", "tcp"] {
+            let options = ["--wait", "1s", "--cpus", "any", "--rdma-connect", way];
+            let pull = place.run(&[&["perf", "pull", "--connect", &program], &options[..]].concat());
+            pull.assert_failure(3, &["not a node of this version"]);
+            let send = ["perf", "ping-pong", "--mode", "send", "--connect", &node];
+            place.run(&[&send, &options[..]].concat()).assert_failure(3, &["not a program of this version"]);
+        }
+        measure(&place, &["ping-pong", "--mode", "send", "--connect", &program, "--iterations", "200"]);
+    }
+
     /// Whether a process, or one that it has started, has used its processor for longer than it takes to start: its program runs.
     fn runs(process: u32) -> bool {
         let children = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children"));
@@ -281,7 +346,12 @@ pub(crate) mod machine {
         let client = place.start(&[&["perf", "ping-pong"], &options[..]].concat());
         wait_until("the run", || runs(client.process()));
         client.signal(Signal::KILL);
-        assert!(agent.error_line().contains("the other process is gone"));
+        let told = agent.error_line();
+        assert!(
+            told.contains("the other process is gone") && told.ends_with("; waiting for the next client"),
+            "{told}"
+        );
+        assert!(told.contains("the program of the client at "), "{told}");
         measure(&place, &["ping-pong", "--mode", "send", "--connect", &address, "--iterations", "200"]);
         agent.signal(Signal::INT);
         assert_eq!(agent.end().code, Some(0));

@@ -1,6 +1,5 @@
 //! `docs/source-programs.md` against the command and the tests that it names.
 
-use std::collections::BTreeSet;
 use std::fs;
 
 const PAGE: &str = include_str!("../../docs/source-programs.md");
@@ -58,6 +57,7 @@ fn tests_that_the_page_names_exist() {
 
 #[cfg(feature = "cli")]
 mod command {
+    use std::collections::BTreeSet;
     use std::process::{Command, Output};
 
     use super::*;
@@ -141,7 +141,7 @@ mod command {
             })
             .collect();
         let has = |perf: &str, mode: &str| named.contains(&(perf.to_owned(), mode.to_owned()));
-        let modes = values_after(&help, "--mode <MODE>");
+        let modes = values_after(&help, "--mode <OPERATIONS>");
         assert!(modes.len() > 10, "{modes:?}");
         for mode in &modes {
             assert!(has("ping-pong", mode), "no row runs perf ping-pong --mode {mode}");

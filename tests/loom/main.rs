@@ -26,9 +26,11 @@ check! {
     log::polling_reader_that_is_lapped_takes_no_later_record;
     push::landing_of_a_state_shows_whole_values_only;
     push::newest_value_of_a_landing_region_is_overwritten;
+    push::unread_value_of_a_landing_region_is_overwritten;
     push::subscriber_reads_a_state_while_it_is_copied;
     push::landing_of_a_log_shows_whole_records_only;
-    push::last_value_arrives_whoever_has_the_landing_region;
+    push::last_value_arrives_in_a_landing_region_that_is_new;
+    push::last_value_arrives_in_a_landing_region_that_is_settled;
     wake_word::sleeper_misses_no_publish;
     wake_word::sleeper_with_a_barrier_misses_no_publish;
     wake_word::wake_reaches_every_sleeper;

@@ -7,6 +7,8 @@ pub(super) mod address;
 mod background;
 pub(crate) mod directory;
 mod entry;
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzzed;
 mod one_sided;
 mod socket;
 

@@ -10,6 +10,8 @@
 //!
 //! Requires RoCE v2 over IPv4, the only groups that the connection manager can join here.
 
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzzed;
 mod member;
 mod receiver;
 mod sender;

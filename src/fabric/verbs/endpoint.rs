@@ -24,9 +24,9 @@ use super::device;
 use super::error::{Failure, VerbsError};
 use super::opened::OpenDevice;
 use super::sys::{
-    CHAIN_LEN_MAX, CompletionChannel, CompletionQueue, MemoryRegion, Operation, ProtectionDomain, QueuePair,
-    QueuePairKind, QueuePairPlan, RemoteAccess, RemoteFlags, SendChain, SendRequest, Status, SysError,
-    WorkCompletion,
+    CHAIN_LEN_MAX, CompletionChannel, CompletionQueue, Concern, DeviceUser, MemoryRegion, Operation,
+    ProtectionDomain, QueuePair, QueuePairKind, QueuePairPlan, RemoteAccess, RemoteFlags, SendChain,
+    SendRequest, Status, SysError, WorkCompletion,
 };
 use super::work::{BatchId, WorkTable};
 use crate::clock::{Clock, SystemClock};
@@ -179,7 +179,7 @@ impl Endpoint {
             armed: Armed::No,
             send_buffers: (RECEIVES..RECEIVES + SEND_BUFFERS).rev().collect(),
         };
-        Ok(Arc::new(Self {
+        let endpoint = Arc::new(Self {
             queue_pair,
             state: Mutex::new(state),
             frames,
@@ -193,7 +193,9 @@ impl Endpoint {
             message_len_max: device.message_len_max,
             packet_len: AtomicU32::new(0),
             send_wr_max,
-        }))
+        });
+        context.users().add(&endpoint);
+        Ok(endpoint)
     }
 
     /// Posts all receives and requests their notifications. The queue pair must be in a state that accepts them.
@@ -267,6 +269,12 @@ impl Endpoint {
     pub(super) fn lossy_packet_len(&self) -> Option<u32> {
         let len = self.packet_len.load(Ordering::Relaxed);
         (len > 0 && !self.is_reliable()).then_some(len)
+    }
+
+    /// Its completion queue of receives.
+    #[cfg(test)]
+    pub(super) fn receive_queue(&self) -> &Arc<CompletionQueue> {
+        &self.receive_queue
     }
 
     /// Returns why it is unusable.
@@ -379,6 +387,23 @@ impl Endpoint {
                 return;
             }
         }
+    }
+}
+
+impl DeviceUser for Endpoint {
+    fn is_concerned(&self, concern: &Concern) -> bool {
+        match *concern {
+            Concern::QueuePair(number) => number == self.queue_pair.number(),
+            Concern::CompletionQueue(id) => {
+                [&self.send_queue, &self.receive_queue].iter().any(|queue| queue.id() == id)
+            }
+            Concern::Device => true,
+            Concern::Port(_) => false,
+        }
+    }
+
+    fn fail(&self, event: &'static str) {
+        Self::fail(self, Failure::Device(event));
     }
 }
 

@@ -178,6 +178,14 @@ pub enum VerbsError {
     /// The device of the connection is gone.
     #[error("the RDMA device of the connection is gone; connect again")]
     DeviceGone,
+    /// The device reported that the connection's queue pair, a completion queue of it, or the device itself broke.
+    #[error(
+        "the RDMA device reports a fault of the connection: {event}; connect again, and check the device if that fails, too"
+    )]
+    DeviceFault {
+        /// The asynchronous event, as libibverbs names it.
+        event: &'static str,
+    },
     /// The peer's device refused access to its memory.
     #[error("the peer does not allow this access to its memory: it withdrew the region, or never exposed it")]
     RemoteAccess,
@@ -278,6 +286,7 @@ impl VerbsError {
                 | Self::Failed { .. }
                 | Self::PartlyPosted
                 | Self::DeviceGone
+                | Self::DeviceFault { .. }
                 | Self::Malformed { .. }
         )
     }
@@ -298,6 +307,8 @@ pub(super) enum Failure {
     PartlyPosted,
     /// The peer's host has not answered for too long.
     Silent,
+    /// The device reported this fault.
+    Device(&'static str),
     /// The peer sent a malformed frame.
     Malformed(&'static str),
     /// A work request failed.
@@ -324,6 +335,7 @@ impl Failure {
             Self::Closed => return None,
             Self::PartlyPosted => VerbsError::PartlyPosted,
             Self::Silent => VerbsError::NoAnswer,
+            Self::Device(event) => VerbsError::DeviceFault { event },
             Self::Malformed(why) => VerbsError::Malformed { why },
             // The second status is that of a queue pair whose peer grants no remote access at all.
             Self::Completion { status: Status::RemoteAccess | Status::RemoteInvalidRequest, .. } => {

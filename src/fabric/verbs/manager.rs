@@ -232,6 +232,10 @@ impl ManagedLink {
                 Err(FabricError::NoSuchNode { address: dialled.address.clone() })
             }
             (REJECTED_BY_PEER, Some(why), _) => Err(VerbsError::Refused { why }.into()),
+            // A node that ends says nothing.
+            (REJECTED_BY_PEER, None, _) if event.private_data.iter().any(|byte| *byte != 0) => {
+                Err(VerbsError::NotANode.into())
+            }
             (REJECTED_BY_PEER, None, _) => Ok(self.end()),
             (status, ..) => {
                 let event = format!("{:?}", event.kind);

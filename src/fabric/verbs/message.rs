@@ -149,7 +149,7 @@ impl<'a> Frame<'a> {
     }
 
     /// Encodes the frame into a buffer.
-    fn emit(&self, into: &mut Vec<u8>) {
+    pub(super) fn emit(&self, into: &mut Vec<u8>) {
         let (mut flags, mut message_len, mut offset) = (0, 0, 0);
         if let Some(fragment) = &self.fragment {
             flags |= FRAGMENT | fragment.region.as_ref().map_or(0, Descriptor::flags);

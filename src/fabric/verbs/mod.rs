@@ -18,6 +18,8 @@ mod dialling;
 mod endpoint;
 mod error;
 mod exchange;
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzzed;
 mod greeting;
 mod handshake;
 mod link;

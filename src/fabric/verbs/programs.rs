@@ -14,12 +14,15 @@ mod end;
 mod error;
 mod exchanged;
 mod figures;
+#[cfg(any(test, fuzzing))]
+pub(super) mod fuzzed;
 mod managed;
 mod meeting;
 mod messages;
 mod meter;
 mod one_sided;
 mod outbox;
+mod patience;
 mod pattern;
 mod places;
 mod plan;

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 
 use super::opened::{Devices, OpenDevice};
 use super::session::{Next, Session};
+use super::sys::Concern;
 use crate::chain::ErrorChain;
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::{FabricError, Waker, wait};
@@ -97,7 +98,10 @@ impl Inner {
             // Acquire: pairs with the Release of the last handle.
             let stop = self.stop.load(Ordering::Acquire);
             let devices = self.devices.all();
-            devices.iter().for_each(|device| report_events(device));
+            if devices.iter().map(|device| take_events(device)).sum::<usize>() > 0 {
+                // Their sessions end at once; those of other fabrics when they check their peers next.
+                attended.iter_mut().for_each(|entry: &mut Attended| entry.next = Next::At(0));
+            }
             let due_ns = self.attend_all(&mut attended);
             if stop && attended.is_empty() {
                 return;
@@ -141,20 +145,26 @@ impl Inner {
     }
 }
 
-/// Logs a device's events.
-fn report_events(device: &OpenDevice) {
+/// Logs a device's events, and ends what its faults concern. Returns the number of endpoints that this has ended.
+fn take_events(device: &OpenDevice) -> usize {
     let name = device.context.name();
+    let mut ended = 0;
     loop {
         let event = match device.context.next_async_event() {
             Ok(Some(event)) => event,
-            Ok(None) => return,
+            Ok(None) => return ended,
             Err(error) => {
                 tracing::warn!(target: "fabricast", device = name, %error, "a device cannot be watched");
-                return;
+                return ended;
             }
         };
-        if event.is_grave {
-            tracing::warn!(target: "fabricast", device = name, ?event, "an RDMA device reports a failure");
+        let count = device.context.users().fail_those_of(&event);
+        ended += count;
+        if event.is_fault {
+            tracing::warn!(target: "fabricast", device = name, ?event, connections = count, "an RDMA device reports a fault");
+        } else if matches!(event.concern, Concern::Port(_)) {
+            // A port that is down for less than a peer may be silent loses nothing.
+            tracing::info!(target: "fabricast", device = name, ?event, "an RDMA device reports a change of a port");
         } else {
             tracing::debug!(target: "fabricast", device = name, ?event, "an RDMA device reports");
         }

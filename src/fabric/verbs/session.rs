@@ -161,6 +161,12 @@ impl Session {
         Ok(Arc::new(session))
     }
 
+    /// Its endpoint, once it exists.
+    #[cfg(test)]
+    pub(super) fn endpoint(&self) -> Option<&Arc<Endpoint>> {
+        self.endpoint.get()
+    }
+
     /// Readable while there is something to receive, or the peer is gone.
     pub(super) fn wait_handle(&self) -> BorrowedFd<'_> {
         self.readable.as_fd()

@@ -11,6 +11,7 @@
 mod address_handle;
 mod completion;
 mod context;
+mod event;
 mod identifier;
 mod manager;
 mod prepared;
@@ -29,6 +30,9 @@ pub(super) use completion::{CompletionChannel, CompletionQueue, Status, WorkComp
 #[cfg(test)]
 pub(super) use context::PortState;
 pub(super) use context::{Context, Gid, GidKind, LinkLayer, PortAttributes, ProtectionDomain};
+#[cfg(test)]
+pub(super) use event::AsyncEvent;
+pub(super) use event::{Concern, DeviceUser};
 pub(super) use identifier::EventChannel;
 pub(super) use manager::{CmEvent, CmEventKind, CmId, ConnectParameters, JoinedGroup, Membership, PortSpace};
 pub(super) use prepared::{Local, PreparedReceives, PreparedSends, Verb};

@@ -2,6 +2,7 @@
 //! Run them one at a time in a machine of `tools/soft-roce`.
 
 mod channels;
+mod faults;
 mod hostile;
 mod strangers;
 mod wakes;

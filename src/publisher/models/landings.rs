@@ -104,6 +104,34 @@ pub fn newest_value_of_a_landing_region_is_overwritten() {
     });
 }
 
+/// Two threads and two slots. The subscriber has received the first value, and not the second; the node writes the fourth one over that
+/// while the subscriber reads: the second is gone, and not damaged.
+pub fn unread_value_of_a_landing_region_is_overwritten() {
+    check(Preemptions { quick: Some(0), long: Some(1) }, || {
+        let mut writer = writer();
+        publish(&mut writer);
+        let repository = repository(writer.region(), writer.geometry());
+        let (target, exposed) =
+            landing(writer.geometry().region_len(), KindOptions::default(), writer.last());
+        let mut landing = StateLanding::open(exposed, &repository).unwrap();
+        landing.catch_up(&repository.registration, &mut { u64::MAX });
+        let mut reader = reader(&writer);
+        receive(&mut reader, &target);
+        publish(&mut writer);
+        landing.catch_up(&repository.registration, &mut { u64::MAX });
+        publish(&mut writer);
+        publish(&mut writer);
+        loom::explore();
+        let copying = thread::spawn(move || {
+            landing.catch_up(&repository.registration, &mut { u64::MAX });
+        });
+        receive(&mut reader, &target);
+        copying.join().unwrap();
+        receive(&mut reader, &target);
+        assert_eq!(reader.last().get(), 4, "the newest value arrives");
+    });
+}
+
 /// Three threads: the subscriber reads once while the node copies.
 pub fn subscriber_reads_a_state_while_it_is_copied() {
     check(Preemptions { quick: Some(1), long: Some(2) }, || {

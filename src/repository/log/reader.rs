@@ -179,6 +179,12 @@ enum NextFrame {
 }
 
 impl LogReader {
+    /// Takes every record for valid from now on.
+    #[cfg(loom)]
+    pub(crate) fn trust(&mut self) {
+        self.check.trust();
+    }
+
     /// Creates a reader that has read nothing.
     pub(crate) fn new(geometry: LogGeometry, epoch: Epoch, topic: TopicId, start: LogStart) -> Self {
         let fetch_len =
@@ -310,8 +316,8 @@ impl LogReader {
         let reason = self.reason;
         let count = found.get().checked_sub(first.get()).filter(|count| *count > 0)?;
         match reason {
-            LossReason::Lapped => self.counts.lapped += count,
-            LossReason::Damaged => self.counts.rejected += count,
+            LossReason::Lapped => self.counts.lapped = self.counts.lapped.saturating_add(count),
+            LossReason::Damaged => self.counts.rejected = self.counts.rejected.saturating_add(count),
         }
         Some(Lost { first, count, reason })
     }

@@ -174,14 +174,15 @@ impl StateReader {
     fn verify(&mut self, sequence: Sequence, len: usize, tail: u64) -> Result<Taken, SlotRejection> {
         let header = self.inspect(sequence, len, tail)?;
         let skipped = self.skipped(sequence);
-        let conflated = skipped + std::mem::take(&mut self.unreported);
+        let conflated = skipped.saturating_add(std::mem::take(&mut self.unreported));
         (self.last, self.begins) = (sequence, false);
         self.last_len = len;
         self.keeps_up = skipped == 0;
         self.attempts = 0;
         self.suspect = None;
         self.counts.received += 1;
-        self.counts.conflated += skipped;
+        // Sequences are the publisher's, and the counts of earlier subscriptions are included.
+        self.counts.conflated = self.counts.conflated.saturating_add(skipped);
         let meta = Meta { sequence, epoch: self.epoch, published_ns: header.published_ns };
         Ok(Taken { meta, conflated, begin: HEADER_WORDS, len })
     }
@@ -250,8 +251,8 @@ impl StateReader {
     /// Skips a damaged value; returns how it is damaged.
     fn reject(&mut self, sequence: Sequence, rejection: SlotRejection) -> ReadFailure {
         let skipped = self.skipped(sequence);
-        self.unreported += skipped;
-        self.counts.conflated += skipped;
+        self.unreported = self.unreported.saturating_add(skipped);
+        self.counts.conflated = self.counts.conflated.saturating_add(skipped);
         (self.last, self.unreceived, self.begins) = (sequence, sequence, false);
         self.suspicions = 0;
         self.counts.rejected += 1;

@@ -45,7 +45,12 @@ never times of two runs: the placement says whether the processors share a cache
 The mode wake publishes at a steady rate, and only while the subscriber sleeps. `awake` counts
 the values that found it awake all the same; the quantiles are of the others. On one host the
 times are one way, by the clock that both processes share. Between two hosts (`times` is
-`halved`) they are half of a round trip, in which the measuring process sleeps as well.";
+`halved`) they are half of a round trip, in which the measuring process sleeps as well.
+
+`msgs/s` and `GB/s` count what travels in both directions with pull, push and notify. With
+ping-pong they count round trips, thus one direction, and with blast blocks. `verified` blocks
+of ping-pong and blast had the right number at both ends; of `whole` ones every byte was
+compared: one of 128 that are longer than 16 bytes, so a short run may have none.";
 
 /// Where a process started here listens over RDMA: everywhere on this host, at a free port.
 const RDMA_ANYWHERE: &str = "rdma://0.0.0.0:0";
@@ -60,14 +65,14 @@ pub(crate) struct Arguments {
     #[arg(value_enum)]
     pub(super) mode: Mode,
     /// Transport between the processes started here; otherwise the address of --connect determines it
-    /// [default: shm; with ping-pong and blast verbs]
+    /// [default: shm; with ping-pong and blast verbs, the only one]
     #[arg(long, value_enum, conflicts_with = "connect")]
     pub(super) fabric: Option<FabricName>,
     /// Payload sizes, separated by commas: bytes, or with a unit, as in 64k
     #[arg(long, value_delimiter = ',', default_value = "64", value_parser = size_in::<u32>(8..=1 << 30))]
     pub(super) size: Vec<u32>,
     /// Processes that subscribe. One of them answers; the others receive what they can, on any processor, and values replaced
-    /// before they read them count as lost
+    /// before they read them count as lost; not with ping-pong and blast
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(super) subscribers: u32,
     /// Round trips, records or blocks to measure for each size [default: as many as --for allows]
@@ -79,13 +84,13 @@ pub(crate) struct Arguments {
     /// The processors of the measuring and of the answering process; `auto` for the first two allowed, `any` to leave both unpinned
     #[arg(long, value_name = "A,B", default_value = "auto")]
     pub(super) cpus: Choice,
-    /// Slots of each repository; not with stream [default: 8]
+    /// Slots of each repository; not with stream, ping-pong and blast [default: 8]
     #[arg(long, value_name = "N")]
     pub(super) slots: Option<u32>,
     /// How values or records travel, with stream and wake [default: pull]
     #[arg(long, value_enum)]
     pub(super) delivery: Option<Way>,
-    /// Also measure the floor, alternating with the delivery
+    /// Also measure the floor, alternating with the delivery; not with ping-pong and blast
     #[arg(long)]
     pub(super) floor: bool,
     /// Print one JSON object per line
@@ -344,16 +349,19 @@ impl Arguments {
             || self.wake.is_given()
             || self.floor
             || self.subscribers != 1;
-        let fabric = self.connect.as_ref().map_or_else(|| self.fabric(), FabricName::of);
         if has_topics {
             let sentence = "ping-pong and blast have no topics: omit --slots, --delivery, --floor, --subscribers and the options of \
                             stream and wake";
             return Err(Failure::usage(sentence));
         }
-        if fabric != FabricName::Verbs {
-            let sentence =
-                "ping-pong and blast run over RDMA only: omit --fabric, and use an rdma:// address";
+        if let Some(address) = self.connect.as_ref().filter(|address| address.is_local()) {
+            let sentence = format!(
+                "ping-pong and blast run over RDMA only: use --connect rdma://HOST[:PORT], not {address}"
+            );
             return Err(Failure::usage(sentence));
+        }
+        if self.fabric() != FabricName::Verbs {
+            return Err(Failure::usage("ping-pong and blast run over RDMA only: omit --fabric"));
         }
         self.program.check(self.mode == Mode::Blast, self.serve)
     }

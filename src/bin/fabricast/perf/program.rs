@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use fabricast::measure::{Program, ProgramError, ProgramListener, ProgramPlan, run_program};
-use fabricast::{Address, RdmaConnect};
+use fabricast::{Address, ErrorChain, FabricError, RdmaConnect, VerbsError};
 
 use super::super::failure::{Exit, Failure};
 use super::super::interrupt::Interrupt;
@@ -33,14 +33,19 @@ pub(super) fn serve(arguments: &Arguments) -> Result<Exit, Trouble> {
         (None, Some(free)) if is_started => free,
         _ => ANYWHERE.parse()?,
     };
-    let listener = ProgramListener::open(&at).map_err(failure)?;
+    let listener = ProgramListener::open(&at).map_err(|error| match error {
+        ProgramError::Fabric(
+            error @ (FabricError::AddressInUse { .. } | FabricError::Verbs(VerbsError::NoSuchAddress { .. })),
+        ) => Failure::of(Exit::Usage, &error),
+        error => failure(error),
+    })?;
     for address in listener.addresses() {
         if is_started {
             writeln!(std::io::stdout(), "{address}")?;
             break;
         }
         let command = arguments.measuring_command(&address);
-        writeln!(std::io::stdout(), "answering at {address}: measure with `{command} --mode MODE`")?;
+        writeln!(std::io::stdout(), "answering at {address}: measure with `{command} --mode OPERATIONS`")?;
     }
     std::io::stdout().flush()?;
     loop {
@@ -48,8 +53,12 @@ pub(super) fn serve(arguments: &Arguments) -> Result<Exit, Trouble> {
             Ok(_) => {}
             Err(ProgramError::Stopped) => return Ok(Exit::Done),
             // The next one may fare better.
-            Err(error) if !is_started => failure(error).note(),
-            // The measuring process reports why.
+            Err(error) if !is_started => {
+                let sentence = format!("{}; waiting for the next client", ErrorChain(&error));
+                Failure::new(failure(error).exit(), sentence).note();
+            }
+            // The measuring process sees nothing but the end of the connection.
+            Err(error) if !matches!(error.cause(), ProgramError::Gone) => failure(error).note(),
             Err(error) => tracing::info!(target: "fabricast", %error, "a program did not end well"),
         }
     }
@@ -64,6 +73,9 @@ pub(super) fn measure(arguments: &Arguments, setting: &Setting) -> Result<Exit, 
         cpus.pin_answering()?;
     }
     cpus.pin_measuring()?;
+    for size in &arguments.size {
+        plan(arguments, mode, *size).check().map_err(failure)?;
+    }
     let interrupt = Interrupt::install()?;
     let mut started = None;
     let address = match &arguments.connect {

@@ -9,7 +9,7 @@ use super::super::failure::Failure;
 #[command(next_help_heading = "Options of the modes ping-pong and blast")]
 pub(super) struct ProgramOptions {
     /// The operations by which blocks travel
-    #[arg(long = "mode", value_enum, value_name = "MODE", id = "program")]
+    #[arg(long = "mode", value_enum, value_name = "OPERATIONS", id = "program")]
     pub(super) mode: Option<ProgramMode>,
     /// Copy blocks of up to this many bytes into their work requests; not READs [default: 0]
     #[arg(long, value_name = "BYTES")]
@@ -17,7 +17,7 @@ pub(super) struct ProgramOptions {
     /// Scatter/gather elements of each block, up to 32 [default: 1]
     #[arg(long, value_name = "N")]
     pub(super) sge: Option<u32>,
-    /// Work requests of which one has a completion [default: 64, with blast 16]
+    /// Work requests of which one has a completion [default: 64, with blast 16; fewer if --depth and --chain leave no room]
     #[arg(long, value_name = "N")]
     pub(super) signal_every: Option<u32>,
     /// Most work requests in flight, and receives posted, up to 16384 [default: 128]

@@ -5,6 +5,7 @@ use super::super::sys::{CompletionQueue, Local, PreparedSends, Remote, Status, V
 use super::error::ProgramError;
 use super::meter::Meter;
 use super::outbox::Outbox;
+use super::patience::Patience;
 use super::pattern::{Block, is_whole};
 use super::places::{Arrival, Blocks, MessageMemory};
 use super::plan::ProgramPlan;
@@ -71,8 +72,8 @@ pub(super) struct Seen {
 /// A wait for the peer's bytes in memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Wait {
-    /// When it began, and when the connection was last checked.
-    times_ns: Option<(u64, u64)>,
+    /// What is left of it, and when the connection was last checked.
+    begun: Option<(Patience, u64)>,
 }
 
 /// Where the peer's blocks are.
@@ -172,32 +173,33 @@ impl<'a> End<'a> {
         limit_ns: Option<u64>,
         poll: impl Fn() -> Option<T>,
     ) -> Result<Option<T>, ProgramError> {
-        let mut wait = Wait::default();
+        let (mut wait, mut limit) = (Wait::default(), None);
         loop {
             if let Some(found) = (0..POLLS).find_map(|_| poll()) {
                 return Ok(Some(found));
             }
-            let waited_ns = self.keep_waiting(&mut wait)?;
-            if limit_ns.is_some_and(|limit_ns| waited_ns > limit_ns) {
+            self.keep_waiting(&mut wait)?;
+            let begin = |limit_ns| limit.get_or_insert_with(|| Patience::begin(limit_ns)).is_over(0);
+            if limit_ns.is_some_and(begin) {
                 return Ok(None);
             }
         }
     }
 
-    /// Takes a completion of the work requests of its own, if there is one, and from time to time checks the connection. Returns how
-    /// long the wait has taken so far, and fails if that is too long.
-    pub(super) fn keep_waiting(&mut self, wait: &mut Wait) -> Result<u64, ProgramError> {
+    /// Takes a completion of the work requests of its own, if there is one, and from time to time checks the connection. Fails if the
+    /// wait takes too long.
+    pub(super) fn keep_waiting(&mut self, wait: &mut Wait) -> Result<(), ProgramError> {
         if let completion @ Some(_) = self.resources.sends.poll_one()? {
             self.on_sent(completion)?;
         }
         let now_ns = SystemClock.monotonic_ns();
-        let (began_ns, checked_ns) = wait.times_ns.get_or_insert((now_ns, now_ns));
+        let (answer, checked_ns) = wait.begun.get_or_insert_with(|| (Patience::begin(ANSWER_NS), now_ns));
+        let is_over = answer.is_over(0);
         if now_ns.saturating_sub(*checked_ns) > CHECK_NS {
             *checked_ns = now_ns;
             self.watch.check()?;
         }
-        let waited_ns = now_ns.saturating_sub(*began_ns);
-        if waited_ns > ANSWER_NS { Err(ProgramError::NoAnswer) } else { Ok(waited_ns) }
+        if is_over { Err(ProgramError::NoAnswer) } else { Ok(()) }
     }
 
     /// Posts the one work request of an outbox. Every so often it has a completion, which is taken before the next one.
@@ -241,12 +243,16 @@ impl<'a> End<'a> {
         }
     }
 
-    /// The failure that this completion reports. The memory of a process that was killed is closed before its connection.
+    /// The failure that this completion reports. The memory and the queue pair of a process that was killed are closed before its
+    /// connection.
     #[cold]
     fn failure(&mut self, completion: &WorkCompletion) -> ProgramError {
         let error = ProgramError::of(completion);
-        let is_refusal = matches!(error, ProgramError::Fabric(FabricError::Verbs(VerbsError::RemoteAccess)));
-        if is_refusal && self.watch.await_end(CLOSING_NS).is_ok() && self.watch.is_over() {
+        let may_be_closing = matches!(
+            error,
+            ProgramError::HostSilent | ProgramError::Fabric(FabricError::Verbs(VerbsError::RemoteAccess))
+        );
+        if may_be_closing && self.watch.await_end(CLOSING_NS).is_ok() && self.watch.is_over() {
             return ProgramError::Gone;
         }
         error
@@ -265,7 +271,7 @@ impl<'a> End<'a> {
         loop {
             match self.resources.sends.poll_one() {
                 Ok(Some(completion)) => match self.on_sent(Some(completion)) {
-                    Ok(()) | Err(ProgramError::Gone) => {}
+                    Ok(()) | Err(ProgramError::Gone | ProgramError::HostSilent) => {}
                     Err(cause) => return cause,
                 },
                 _ => return error,
@@ -390,13 +396,13 @@ impl<'a> End<'a> {
     ) -> Result<Message, ProgramError> {
         let again = again.filter(|_| !self.plan.program.is_reliable());
         let is_lossy = !self.plan.program.is_reliable();
-        let deadline_ns = SystemClock.monotonic_ns().saturating_add(limit_ns);
+        let (mut limit, mut pause_ns) = (Patience::begin(limit_ns), 0);
         loop {
-            let left_ns = deadline_ns.saturating_sub(SystemClock.monotonic_ns());
+            let left_ns = limit.left_ns(pause_ns);
             if left_ns == 0 {
                 return Err(self.no_answer());
             }
-            let pause_ns = again.map_or(left_ns, |_| left_ns.min(AGAIN_NS));
+            pause_ns = again.map_or(left_ns, |_| left_ns.min(AGAIN_NS));
             let Some(arrival) = self.sleep(Some(pause_ns))? else {
                 if let Some(again) = again {
                     self.send_message(again)?;
@@ -435,7 +441,8 @@ impl<'a> End<'a> {
         let _rehearsal = Meter::start().stop();
         resources.channel.drain()?;
         resources.receives.arm()?;
-        let longest_ns = self.plan.longest_ns();
+        let mut limit = Patience::begin(self.plan.longest_ns());
+        let mut nap_ns = 0;
         let meter = Meter::start();
         let (mut times, mut probe_ns) = (meter.stop(), PROBE_NS);
         let completion = loop {
@@ -444,11 +451,11 @@ impl<'a> End<'a> {
             if let Some(completion) = resources.receives.poll_one()? {
                 break completion;
             }
-            let left_ns = longest_ns.saturating_sub(times.wall_ns);
-            if left_ns == 0 {
+            if limit.is_over(nap_ns) {
                 return Err(self.no_answer());
             }
-            self.watch.sleep(&resources.channel, Some(PROBE_NS.min(left_ns)))?;
+            nap_ns = PROBE_NS.min(limit.nap_ns());
+            self.watch.sleep(&resources.channel, Some(nap_ns))?;
             times = meter.stop();
             if resources.channel.drain()? == 0 && times.wall_ns >= probe_ns {
                 self.probe()?;
@@ -468,7 +475,7 @@ impl<'a> End<'a> {
         probe.set_signaled(0, true);
         self.resources.queue_pair.post_prepared(&mut probe, 1)?;
         match sleep(&self.resources, &mut self.watch, Queue::Sends, Some(ANSWER_NS))? {
-            None => Err(ProgramError::Gone),
+            None => Err(ProgramError::HostSilent),
             completion => self.on_sent(completion),
         }
     }
@@ -542,7 +549,7 @@ fn sleep(
     limit_ns: Option<u64>,
 ) -> Result<Option<WorkCompletion>, ProgramError> {
     let queue = queue.of(resources);
-    let deadline_ns = limit_ns.map(|limit_ns| SystemClock.monotonic_ns().saturating_add(limit_ns));
+    let (mut limit, mut nap_ns) = (limit_ns.map(Patience::begin), None);
     loop {
         if let Some(completion) = queue.poll_one()? {
             return Ok(Some(completion));
@@ -553,10 +560,10 @@ fn sleep(
         if let Some(completion) = queue.poll_one()? {
             return Ok(Some(completion));
         }
-        let left_ns = deadline_ns.map(|deadline_ns| deadline_ns.saturating_sub(SystemClock.monotonic_ns()));
-        if left_ns == Some(0) {
+        if limit.as_mut().is_some_and(|limit| limit.is_over(nap_ns.unwrap_or(0))) {
             return Ok(None);
         }
-        watch.sleep(&resources.channel, left_ns)?;
+        nap_ns = limit.map(|limit| limit.nap_ns());
+        watch.sleep(&resources.channel, nap_ns)?;
     }
 }

@@ -1,5 +1,7 @@
 //! Why a program fails.
 
+use std::net::SocketAddr;
+
 use super::super::error::{Failure, VerbsError};
 use super::super::sys::{SysError, WorkCompletion};
 use crate::fabric::{Address, FabricError};
@@ -40,12 +42,24 @@ pub enum ProgramError {
         /// Its reason.
         why: &'static str,
     },
-    /// The peer is gone.
-    #[error("the other process is gone: it has ended, or its host does not answer")]
+    /// The peer has ended the connection.
+    #[error("the other process is gone: it has ended, or has ended the connection")]
     Gone,
+    /// The device of the peer acknowledges nothing.
+    #[error("the other process is gone: its host does not answer")]
+    HostSilent,
     /// The peer is connected, and does not go on.
     #[error("the other process has stopped answering")]
     NoAnswer,
+    /// The program of a client that has connected did not run to its end.
+    #[error("the program of the client at {client} did not run to its end")]
+    Client {
+        /// Where the client's connection comes from.
+        client: SocketAddr,
+        /// Why not.
+        #[source]
+        source: Box<Self>,
+    },
     /// The run was stopped from outside.
     #[error("the run was stopped")]
     Stopped,
@@ -55,6 +69,14 @@ pub enum ProgramError {
 }
 
 impl ProgramError {
+    /// The error itself, or that of the client.
+    pub fn cause(&self) -> &Self {
+        match self {
+            Self::Client { source, .. } => source,
+            other => other,
+        }
+    }
+
     /// A plan that does not fit for this reason.
     pub(super) fn unfit(why: impl Into<String>) -> Self {
         Self::Unfit { why: why.into() }
@@ -64,8 +86,9 @@ impl ProgramError {
     #[cold]
     pub(super) fn of(completion: &WorkCompletion) -> Self {
         match Failure::of(completion).error() {
-            // Flushed: the peer disconnected, or did not answer.
-            None | Some(VerbsError::NoAnswer) => Self::Gone,
+            // Flushed: the connection has ended.
+            None => Self::Gone,
+            Some(VerbsError::NoAnswer) => Self::HostSilent,
             Some(error) => FabricError::Verbs(error).into(),
         }
     }

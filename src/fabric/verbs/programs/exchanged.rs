@@ -18,11 +18,11 @@ use super::super::sys::{
     AddressHandle, LinkLayer, Path, QueuePair, QueuePairKind, RtrPlan, RtsPlan, SysError,
 };
 use super::error::ProgramError;
+use super::patience::Patience;
 use super::plan::ProgramPlan;
 use super::resources::{DatagramPeer, Resources};
 use super::watch::{Connection, Watch};
 use super::wire::{READY, Refusal, Ticket};
-use crate::clock::{Clock, SystemClock};
 use crate::fabric::FabricError;
 use crate::limits;
 
@@ -38,19 +38,20 @@ fn system(refusal: impl Into<std::io::Error>) -> ProgramError {
     FabricError::System { what: "use a TCP connection", source: refusal.into() }.into()
 }
 
-/// Waits until the socket is readable, or writable, at most until this moment.
+/// Waits until the socket is readable, or writable.
 fn await_socket(
     stream: &FrameStream,
     flags: PollFlags,
     stop: BorrowedFd<'_>,
-    deadline_ns: u64,
+    limit: &mut Patience,
 ) -> Result<(), ProgramError> {
+    let mut nap_ns = 0;
     loop {
-        let left_ns = deadline_ns.saturating_sub(SystemClock.monotonic_ns());
-        if left_ns == 0 {
+        if limit.is_over(nap_ns) {
             return Err(ProgramError::NoAnswer);
         }
-        let timeout = Timespec::try_from(std::time::Duration::from_nanos(left_ns)).ok();
+        nap_ns = limit.nap_ns();
+        let timeout = Timespec::try_from(std::time::Duration::from_nanos(nap_ns)).ok();
         let mut polled = [PollFd::new(&stream.socket, flags), PollFd::from_borrowed_fd(stop, PollFlags::IN)];
         match rustix::event::poll(&mut polled, timeout.as_ref()) {
             Ok(_) => {}
@@ -71,12 +72,12 @@ fn await_socket(
 fn next_frame(
     stream: &mut FrameStream,
     stop: BorrowedFd<'_>,
-    deadline_ns: u64,
+    limit: &mut Patience,
 ) -> Result<Vec<u8>, ProgramError> {
     loop {
         match stream.receive() {
             StreamEvent::Frame(frame) => return Ok(frame),
-            StreamEvent::Nothing => await_socket(stream, PollFlags::IN, stop, deadline_ns)?,
+            StreamEvent::Nothing => await_socket(stream, PollFlags::IN, stop, limit)?,
             StreamEvent::Closed | StreamEvent::Lost => return Err(ProgramError::Gone),
             StreamEvent::Malformed => return Err(ProgramError::NotAProgram),
         }
@@ -96,13 +97,13 @@ pub(super) fn dial<'a>(
     devices: &Devices,
     stop: BorrowedFd<'a>,
 ) -> Result<(Resources, Watch<'a>), ProgramError> {
-    let deadline_ns = SystemClock.monotonic_ns().saturating_add(limits::verbs::CONNECT_DEADLINE_NS);
+    let limit = &mut Patience::begin(limits::verbs::CONNECT_DEADLINE_NS);
     let source = devices.source(&to.target)?;
     let failed = |error| not_connected(to, error);
     let socket = connect(source.as_ref(), &to.target).map_err(failed)?;
     let mut stream = FrameStream::new(socket).map_err(system)?;
     let unanswered = || FabricError::NoAnswer { address: to.address.clone() };
-    match await_socket(&stream, PollFlags::OUT, stop, deadline_ns) {
+    match await_socket(&stream, PollFlags::OUT, stop, limit) {
         Err(ProgramError::NoAnswer) => return Err(unanswered().into()),
         outcome => outcome?,
     }
@@ -113,7 +114,7 @@ pub(super) fn dial<'a>(
     let mut near = Unconnected::create(plan, local, plan.program.client_drives(), devices)?;
     say(&mut stream, &plan.emit())?;
     say(&mut stream, &near.ticket.emit())?;
-    let answer = match next_frame(&mut stream, stop, deadline_ns) {
+    let answer = match next_frame(&mut stream, stop, limit) {
         Err(ProgramError::NoAnswer) => return Err(unanswered().into()),
         answer => answer?,
     };
@@ -132,17 +133,17 @@ pub(super) fn accept<'a>(
     devices: &Devices,
     stop: BorrowedFd<'a>,
 ) -> Result<Option<(ProgramPlan, Resources, Watch<'a>)>, ProgramError> {
-    let deadline_ns = SystemClock.monotonic_ns().saturating_add(limits::verbs::CONNECT_DEADLINE_NS);
+    let limit = &mut Patience::begin(limits::verbs::CONNECT_DEADLINE_NS);
     let mut stream = FrameStream::new(socket).map_err(system)?;
     let (local, peer) = addresses(&stream.socket)?;
-    let plan = match ProgramPlan::parse(&next_frame(&mut stream, stop, deadline_ns)?) {
+    let plan = match ProgramPlan::parse(&next_frame(&mut stream, stop, limit)?) {
         Ok(plan) => plan,
         Err(refusal) => {
             say(&mut stream, &refusal.emit())?;
             return Ok(None);
         }
     };
-    let far = Ticket::parse(&next_frame(&mut stream, stop, deadline_ns)?).ok_or(ProgramError::NotAProgram)?;
+    let far = Ticket::parse(&next_frame(&mut stream, stop, limit)?).ok_or(ProgramError::NotAProgram)?;
     let near = Unconnected::create(&plan, local, !plan.program.client_drives(), devices);
     let near = near.and_then(|mut near| near.connect(&far, peer).map(|()| near)).inspect_err(|error| {
         let is_other =
@@ -152,7 +153,7 @@ pub(super) fn accept<'a>(
         let _ = say(&mut stream, &refusal.emit());
     })?;
     say(&mut stream, &near.ticket.emit())?;
-    if next_frame(&mut stream, stop, deadline_ns)? != READY {
+    if next_frame(&mut stream, stop, limit)? != READY {
         return Err(ProgramError::NotAProgram);
     }
     Ok(Some((plan, near.resources, Watch::new(Connection::Exchanged(stream), stop))))

@@ -13,11 +13,11 @@ use super::super::manager::{Destination, RETRY_COUNT, RNR_RETRY_COUNT, not_reach
 use super::super::opened::{Devices, OpenDevice};
 use super::super::sys::{CmEvent, CmEventKind, CmId, ConnectParameters, EventChannel, PortSpace};
 use super::error::ProgramError;
+use super::patience::Patience;
 use super::plan::ProgramPlan;
 use super::resources::Resources;
 use super::watch::{Connection, Watch};
 use super::wire::Refusal;
-use crate::clock::{Clock, SystemClock};
 use crate::fabric::FabricError;
 use crate::limits;
 
@@ -25,21 +25,22 @@ use crate::limits;
 const REJECTED_NO_LISTENER: i32 = 8;
 const NS_PER_MS: u64 = 1_000_000;
 
-/// Waits for the next event, at most until this moment.
+/// Waits for the next event.
 fn next_event(
     channel: &Arc<EventChannel>,
     stop: BorrowedFd<'_>,
-    deadline_ns: u64,
+    limit: &mut Patience,
 ) -> Result<CmEvent, ProgramError> {
+    let mut nap_ns = 0;
     loop {
         if let Some(event) = channel.next()? {
             return Ok(event);
         }
-        let left_ns = deadline_ns.saturating_sub(SystemClock.monotonic_ns());
-        if left_ns == 0 {
+        if limit.is_over(nap_ns) {
             return Err(ProgramError::NoAnswer);
         }
-        let timeout = Timespec::try_from(std::time::Duration::from_nanos(left_ns)).ok();
+        nap_ns = limit.nap_ns();
+        let timeout = Timespec::try_from(std::time::Duration::from_nanos(nap_ns)).ok();
         let handle = |handle| PollFd::from_borrowed_fd(handle, PollFlags::IN);
         let mut polled = [handle(channel.as_fd()), handle(stop)];
         match rustix::event::poll(&mut polled, timeout.as_ref()) {
@@ -64,7 +65,7 @@ struct Dialling<'a> {
     id: CmId,
     channel: Arc<EventChannel>,
     stop: BorrowedFd<'a>,
-    deadline_ns: u64,
+    limit: Patience,
 }
 
 /// Connects to the process that listens there.
@@ -84,11 +85,11 @@ pub(super) fn dial_with<'a>(
     (to, devices): (&Destination, &Devices),
     stop: BorrowedFd<'a>,
 ) -> Result<(Resources, Watch<'a>), ProgramError> {
-    let deadline_ns = SystemClock.monotonic_ns().saturating_add(limits::verbs::CONNECT_DEADLINE_NS);
+    let limit = Patience::begin(limits::verbs::CONNECT_DEADLINE_NS);
     let channel = EventChannel::create().map_err(device::explain)?;
     let id = CmId::create(&channel, PortSpace::Connections)?;
     let source = devices.source(&to.target)?;
-    let dialling = Dialling { to, id, channel, stop, deadline_ns };
+    let mut dialling = Dialling { to, id, channel, stop, limit };
     let (resources, opened) = dialling.resolve(plan, source.as_ref(), devices)?;
     dialling.id.connect(&ConnectParameters {
         private_data: request,
@@ -107,7 +108,7 @@ pub(super) fn dial_with<'a>(
 impl Dialling<'_> {
     /// Resolves the address and the route, and makes the queue pair between.
     fn resolve(
-        &self,
+        &mut self,
         plan: &ProgramPlan,
         source: Option<&SocketAddr>,
         devices: &Devices,
@@ -127,10 +128,10 @@ impl Dialling<'_> {
         Ok((resources, opened))
     }
 
-    fn expect(&self, wanted: CmEventKind) -> Result<(), ProgramError> {
+    fn expect(&mut self, wanted: CmEventKind) -> Result<(), ProgramError> {
         let address = || self.to.address.clone();
         loop {
-            let event = match next_event(&self.channel, self.stop, self.deadline_ns) {
+            let event = match next_event(&self.channel, self.stop, &mut self.limit) {
                 Err(ProgramError::NoAnswer) => {
                     return Err(FabricError::NoAnswer { address: address() }.into());
                 }
@@ -178,7 +179,7 @@ pub(super) fn accept<'a>(
         }
     };
     let accepted = answer(&plan, &request, id, devices).map_err(|error| {
-        // A peer that has given up cannot be rejected; it also is why there was no queue pair.
+        // A peer that has given up cannot be rejected, and without it there is no queue pair.
         if id.reject(&Refusal::Resources.emit()).is_ok() { error } else { ProgramError::Gone }
     });
     let (resources, channel) = accepted?;

@@ -1,6 +1,6 @@
 //! How the two ends meet: one listens for both ways to connect, the other dials.
 
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use super::super::manager::{self, CmListener, Destination};
 use super::super::opened::Devices;
 use super::super::sys::{CmEvent, QueuePairKind};
 use super::error::ProgramError;
+use super::patience::Patience;
 use super::plan::ProgramPlan;
 use super::resources::Resources;
 use super::run::{self, ProgramReport};
@@ -18,6 +19,7 @@ use super::watch::Watch;
 use super::{exchanged, managed};
 use crate::clock::{Clock, SystemClock, saturate};
 use crate::fabric::{Address, FabricError, RdmaConnect};
+use crate::limits;
 
 /// The pause between two attempts to reach a peer.
 const TRY_AGAIN: Duration = Duration::from_millis(20);
@@ -53,18 +55,24 @@ impl ProgramListener {
     ///
     /// # Errors
     ///
-    /// [`ProgramError::Stopped`] when `stop` becomes readable; another when the connection or the device fails. The next peer can
-    /// still be served. A failure to wait for peers is returned after a second, so that a caller that goes on does not try without
-    /// pause.
+    /// [`ProgramError::Stopped`] when `stop` becomes readable; [`ProgramError::Client`] when the program of a peer that has connected
+    /// does not run to its end; another when the device fails. The next peer can still be served. A failure to wait for peers is
+    /// returned after a second, so that a caller that goes on does not try without pause.
     pub fn serve_next(&self, stop: BorrowedFd<'_>) -> Result<Option<ProgramReport>, ProgramError> {
         let arrived = self.next(stop).inspect_err(|error| {
             if !matches!(error, ProgramError::Stopped) {
                 SystemClock.pause_until(stop, PAUSE);
             }
         })?;
-        serve(match arrived {
-            Arrived::Managed(request) => managed::accept(request, &self.devices, stop)?,
-            Arrived::Exchanged(socket) => exchanged::accept(socket, &self.devices, stop)?,
+        let client = arrived.client();
+        let accepted = match arrived {
+            Arrived::Managed(request) => managed::accept(request, &self.devices, stop),
+            Arrived::Exchanged(socket) => exchanged::accept(socket, &self.devices, stop),
+        };
+        accepted.and_then(serve).map_err(|error| match (error, client) {
+            (ProgramError::Stopped, _) => ProgramError::Stopped,
+            (error, Some(client)) => ProgramError::Client { client, source: Box::new(error) },
+            (error, None) => error,
         })
     }
 
@@ -94,6 +102,16 @@ enum Arrived {
     Exchanged(TcpStream),
 }
 
+impl Arrived {
+    /// Where its connection comes from, unless it is gone already.
+    fn client(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Managed(request) => request.new_id.as_ref()?.peer_address(),
+            Self::Exchanged(socket) => socket.peer_addr().ok(),
+        }
+    }
+}
+
 fn serve(
     accepted: Option<(ProgramPlan, Resources, Watch<'_>)>,
 ) -> Result<Option<ProgramReport>, ProgramError> {
@@ -118,7 +136,7 @@ pub(super) fn dial<'a>(
     check_connect(plan, connect)?;
     let devices = Devices::new(Wish::from_environment(None)?);
     let to = Destination::resolve(address)?;
-    let deadline_ns = SystemClock.monotonic_ns().saturating_add(saturate(wait));
+    let mut limit = Patience::begin(saturate(wait));
     loop {
         let dialled = match connect {
             RdmaConnect::Manager => managed::dial(plan, &to, &devices, stop),
@@ -126,7 +144,7 @@ pub(super) fn dial<'a>(
         };
         match dialled {
             Err(ProgramError::Fabric(FabricError::NoSuchNode { .. } | FabricError::NoAnswer { .. }))
-                if SystemClock.monotonic_ns() < deadline_ns =>
+                if !limit.is_over(limits::verbs::CONNECT_DEADLINE_NS) =>
             {
                 SystemClock.pause_until(stop, TRY_AGAIN);
                 if is_readable(stop) {

@@ -3,11 +3,11 @@
 use super::end::{End, malformed};
 use super::error::ProgramError;
 use super::figures::Figures;
+use super::patience::Patience;
 use super::pattern::Block;
 use super::places::Arrival;
 use super::rounds::{LOST_NS, Rounds};
 use super::wire::Message;
-use crate::clock::{Clock, SystemClock};
 
 /// The number of the block that has arrived, if it shows one.
 #[inline]
@@ -29,7 +29,7 @@ pub(super) fn drive(end: &mut End<'_>) -> Result<Figures, ProgramError> {
         if let Some(taken) = taken.take() {
             end.repost(taken)?;
         }
-        let Some(arrival) = await_block(end, number, rounds.deadline_ns(limit_ns))? else {
+        let Some(arrival) = await_block(end, number, limit_ns)? else {
             rounds.lost(&mut end.seen)?;
             continue;
         };
@@ -44,21 +44,18 @@ pub(super) fn drive(end: &mut End<'_>) -> Result<Figures, ProgramError> {
     Ok(rounds.durations.figures())
 }
 
-/// Waits for the answer with this number, over an unreliable connection until this moment. Late answers are of blocks that count as
+/// Waits for the answer with this number, over an unreliable connection for up to this time. Late answers are of blocks that count as
 /// lost.
 #[inline]
 fn await_block(
     end: &mut End<'_>,
     number: u64,
-    deadline_ns: Option<u64>,
+    limit_ns: Option<u64>,
 ) -> Result<Option<Arrival>, ProgramError> {
-    let is_lossy = deadline_ns.is_some();
+    let is_lossy = limit_ns.is_some();
+    let (mut limit, mut left_ns) = (limit_ns.map(Patience::begin), limit_ns);
     loop {
-        let limit_ns = deadline_ns.map(|deadline_ns| deadline_ns.saturating_sub(SystemClock.monotonic_ns()));
-        if limit_ns == Some(0) {
-            return Ok(None);
-        }
-        let Some(arrival) = end.receive(limit_ns)? else { return Ok(None) };
+        let Some(arrival) = end.receive(left_ns)? else { return Ok(None) };
         match number_of(end, arrival) {
             Some(found) if found == number && !arrival.is_message => return Ok(Some(arrival)),
             Some(found) if found < number && is_lossy => end.repost(arrival)?,
@@ -69,6 +66,10 @@ fn await_block(
                 end.seen.wrong += 1;
                 end.repost(arrival)?;
             }
+        }
+        left_ns = limit.as_mut().map(|limit| limit.left_ns(left_ns.unwrap_or(0)));
+        if left_ns == Some(0) {
+            return Ok(None);
         }
     }
 }

@@ -233,8 +233,12 @@ impl ProgramPlan {
         if self.program.sends_blocks() { self.depth.max(RECEIVES) } else { RECEIVES }
     }
 
-    /// Fails if its numbers contradict each other.
-    pub(super) fn check(&self) -> Result<(), ProgramError> {
+    /// Fails if its numbers contradict each other. Needs no device: what a device allows is seen when it runs.
+    ///
+    /// # Errors
+    ///
+    /// [`ProgramError::Unfit`], whose sentence names the options of `fabricast perf` that would fit.
+    pub fn check(&self) -> Result<(), ProgramError> {
         let Self { size, sge, signal_every, depth, chain, time_ns, .. } = *self;
         // The most that an end registers: what it receives into, its own, and what its peer accesses.
         let blocks = match self.program {
@@ -250,14 +254,32 @@ impl ProgramPlan {
             format!("--depth {depth} is not from 1 to {DEPTH_MAX}")
         } else if !(1..=SGE_MAX.min(size)).contains(&sge) {
             format!("--sge {sge} is not from 1 to {}", SGE_MAX.min(size))
-        } else if signal_every == 0 || chain == 0 {
-            format!("--signal-every {signal_every} and --chain {chain} are at least 1")
+        } else if chain == 0 {
+            format!("--chain 0 is not from 1 to {depth}, the --depth")
+        } else if chain > depth {
+            let advice = if chain > DEPTH_MAX { "" } else { ", or a greater --depth" };
+            format!(
+                "a --chain of {chain} does not fit into a --depth of {depth}: use a smaller --chain{advice}"
+            )
+        } else if signal_every == 0 {
+            "--signal-every 0 is not a number from 1: one work request in so many has a completion".to_owned()
         } else if u64::from(chain) + u64::from(signal_every) > u64::from(self.ring()) + 1 {
             // The ring holds whole chains: a chain is posted once there is room for all of it.
             let least = (u64::from(chain) + u64::from(signal_every) - 1).next_multiple_of(u64::from(chain));
+            let others = if chain > 1 {
+                format!("--depth {depth} and --chain {chain}")
+            } else {
+                format!("--depth {depth}")
+            };
+            let deeper = if least > u64::from(DEPTH_MAX) {
+                String::new()
+            } else {
+                format!(", or a --depth of at least {least}")
+            };
             format!(
-                "with --depth {depth}, --chain {chain} and --signal-every {signal_every} leave work requests without a completion: \
-                 use a --depth of at least {least}"
+                "with {others}, --signal-every {signal_every} leaves work requests without a completion to wait for: use a \
+                 --signal-every of at most {}{deeper}",
+                self.signal_every_max()
             )
         } else if u64::from(size).saturating_mul(blocks) > MEMORY_MAX {
             let advice = if depth > RECEIVES { "--depth or --size" } else { "--size" };

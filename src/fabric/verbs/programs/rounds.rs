@@ -67,11 +67,6 @@ impl Rounds {
         if self.lost_in_a_row > LOST_MAX { Err(ProgramError::NoAnswer) } else { Ok(()) }
     }
 
-    /// When this round's block counts as lost, if that takes so long.
-    pub(super) fn deadline_ns(&self, limit_ns: Option<u64>) -> Option<u64> {
-        limit_ns.map(|limit_ns| self.last_ns.saturating_add(limit_ns))
-    }
-
     /// Begins the next round now, after work that is not timed.
     pub(super) fn restart_clock(&mut self) {
         self.last_ns = SystemClock.monotonic_ns();

@@ -5,13 +5,13 @@ use super::end::{End, Far, Seen};
 use super::error::ProgramError;
 use super::figures::Figures;
 use super::meter::Meter;
+use super::patience::Patience;
 use super::places::Blocks;
 use super::plan::{Program, ProgramPlan};
 use super::resources::Resources;
 use super::watch::{ANSWER_NS, Watch};
 use super::wire::{Message, MessageKind};
 use super::{acknowledged, blast, messages, one_sided, token};
-use crate::clock::{Clock, SystemClock};
 
 /// How long an end that has reported waits for its peer to leave.
 const LEAVE_NS: u64 = 2_000_000_000;
@@ -109,19 +109,17 @@ fn run(end: &mut End<'_>, far: &Message) -> Result<(EndReport, EndReport, Figure
         let theirs = end.await_message(MessageKind::End, Some(&message), ANSWER_NS)?;
         return Ok((mine, EndReport::of(&theirs), figures));
     }
-    end.watch.end_at(SystemClock.monotonic_ns().saturating_add(end.plan.longest_ns()));
+    end.watch.end_after(Some(end.plan.longest_ns()));
     let (theirs, meter) = answer(end, far)?;
-    end.watch.end_at(u64::MAX);
+    end.watch.end_after(None);
     check_end(end, theirs.figures.iterations);
     let mine = EndReport::new(end, meter);
     let message = mine.message(theirs.figures);
     report(end, &message)?;
     if !end.plan.program.is_reliable() {
         // Until the peer has it, and leaves: it repeats its own as long as it does not.
-        let deadline_ns = SystemClock.monotonic_ns().saturating_add(ANSWER_NS);
-        while SystemClock.monotonic_ns() < deadline_ns
-            && end.await_message(MessageKind::End, None, LEAVE_NS).is_ok()
-        {
+        let mut limit = Patience::begin(ANSWER_NS);
+        while !limit.is_over(LEAVE_NS) && end.await_message(MessageKind::End, None, LEAVE_NS).is_ok() {
             report(end, &message)?;
         }
     }
@@ -131,7 +129,7 @@ fn run(end: &mut End<'_>, far: &Message) -> Result<(EndReport, EndReport, Figure
 /// Sends the last message. A peer that has it may leave before its device's acknowledgement is here.
 fn report(end: &mut End<'_>, message: &Message) -> Result<(), ProgramError> {
     match end.send_message(message) {
-        Ok(()) | Err(ProgramError::Gone) => Ok(()),
+        Ok(()) | Err(ProgramError::Gone | ProgramError::HostSilent) => Ok(()),
         Err(error) => Err(error),
     }
 }

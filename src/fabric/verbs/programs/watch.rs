@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::super::stream::{FrameStream, StreamEvent};
 use super::super::sys::{CmEventKind, CmId, CompletionChannel, EventChannel};
 use super::error::ProgramError;
-use crate::clock::{Clock, SystemClock};
+use super::patience::Patience;
 use crate::fabric::FabricError;
 
 /// Polls of a wait between two checks.
@@ -96,13 +96,13 @@ pub(super) struct Watch<'a> {
     connection: Connection,
     stop: BorrowedFd<'a>,
     is_over: bool,
-    /// When all waits end.
-    deadline_ns: u64,
+    /// After which time all waits end.
+    limit: Option<Patience>,
 }
 
 impl<'a> Watch<'a> {
     pub(super) fn new(connection: Connection, stop: BorrowedFd<'a>) -> Self {
-        Self { connection, stop, is_over: false, deadline_ns: u64::MAX }
+        Self { connection, stop, is_over: false, limit: None }
     }
 
     /// The peer has sent something: the connection stands, even if the peer's last message of the connection manager was lost.
@@ -110,9 +110,9 @@ impl<'a> Watch<'a> {
         self.connection.confirm();
     }
 
-    /// Fails checks and waits from this moment on.
-    pub(super) fn end_at(&mut self, deadline_ns: u64) {
-        self.deadline_ns = deadline_ns;
+    /// Fails checks and waits after this time, or never.
+    pub(super) fn end_after(&mut self, limit_ns: Option<u64>) {
+        self.limit = limit_ns.map(Patience::begin);
     }
 
     /// Polls without pause until there is something.
@@ -121,14 +121,14 @@ impl<'a> Watch<'a> {
         &mut self,
         mut poll: impl FnMut() -> Result<Option<T>, ProgramError>,
     ) -> Result<T, ProgramError> {
-        let mut began_ns = None;
+        let mut answer = None;
         loop {
             for _ in 0..POLLS {
                 if let Some(found) = poll()? {
                     return Ok(found);
                 }
             }
-            self.check_wait(&mut began_ns)?;
+            self.check_wait(&mut answer)?;
         }
     }
 
@@ -139,27 +139,25 @@ impl<'a> Watch<'a> {
         limit_ns: u64,
         mut poll: impl FnMut() -> Result<Option<T>, ProgramError>,
     ) -> Result<Option<T>, ProgramError> {
-        let mut began_ns = None;
+        let (mut answer, mut limit) = (None, None);
         loop {
             for _ in 0..POLLS {
                 if let Some(found) = poll()? {
                     return Ok(Some(found));
                 }
             }
-            self.check_wait(&mut began_ns)?;
-            let began_ns = *began_ns.get_or_insert_with(|| SystemClock.monotonic_ns());
-            if SystemClock.monotonic_ns().saturating_sub(began_ns) > limit_ns {
+            self.check_wait(&mut answer)?;
+            if limit.get_or_insert_with(|| Patience::begin(limit_ns)).is_over(0) {
                 return Ok(None);
             }
         }
     }
 
     #[cold]
-    fn check_wait(&mut self, began_ns: &mut Option<u64>) -> Result<(), ProgramError> {
+    fn check_wait(&mut self, answer: &mut Option<Patience>) -> Result<(), ProgramError> {
         self.check()?;
-        let now_ns = SystemClock.monotonic_ns();
-        let waited_ns = now_ns.saturating_sub(*began_ns.get_or_insert(now_ns));
-        if waited_ns > ANSWER_NS { Err(ProgramError::NoAnswer) } else { Ok(()) }
+        let is_over = answer.get_or_insert_with(|| Patience::begin(ANSWER_NS)).is_over(0);
+        if is_over { Err(ProgramError::NoAnswer) } else { Ok(()) }
     }
 
     /// Fails if the connection has ended, or the run is to stop.
@@ -204,7 +202,7 @@ impl<'a> Watch<'a> {
         if stops {
             return Err(ProgramError::Stopped);
         }
-        if SystemClock.monotonic_ns() >= self.deadline_ns {
+        if self.limit.as_mut().is_some_and(|limit| limit.is_over(timeout_ns.unwrap_or(u64::MAX))) {
             return Err(ProgramError::NoAnswer);
         }
         self.is_over |= connection_is_ready && self.connection.is_over()?;
@@ -218,13 +216,13 @@ impl<'a> Watch<'a> {
 
     /// Waits until the peer has closed the connection, for up to this time.
     pub(super) fn await_end(&mut self, limit_ns: u64) -> Result<(), ProgramError> {
-        let deadline_ns = SystemClock.monotonic_ns().saturating_add(limit_ns);
+        let (mut limit, mut nap_ns) = (Patience::begin(limit_ns), 0);
         loop {
-            let left_ns = deadline_ns.saturating_sub(SystemClock.monotonic_ns());
-            if left_ns == 0 || self.is_over {
+            if limit.is_over(nap_ns) || self.is_over {
                 return Ok(());
             }
-            match self.poll(None, Some(left_ns)) {
+            nap_ns = limit.nap_ns();
+            match self.poll(None, Some(nap_ns)) {
                 Err(ProgramError::Gone) => return Ok(()),
                 outcome => outcome?,
             }

@@ -116,6 +116,11 @@ impl CompletionQueue {
         self.raw.as_ptr()
     }
 
+    /// What tells it from the other completion queues that exist now.
+    pub(in crate::fabric::verbs) fn id(&self) -> usize {
+        self.raw.as_ptr().addr()
+    }
+
     /// Its device.
     pub(super) fn context(&self) -> &Arc<Context> {
         &self.context

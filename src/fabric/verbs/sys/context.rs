@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use rdma_sys::{ibv_context, ibv_device_attr, ibv_event_type as names, ibv_gid_entry, ibv_pd, ibv_port_attr};
 use rustix::io::Errno;
 
+use super::event::{AsyncEvent, Concern, DeviceUsers};
 use super::{SysError, borrow, check, set_nonblocking, warn_left};
 
 // SAFETY: the declarations are those of infiniband/verbs.h, as tests show by what they fill and return; libibverbs, which
@@ -61,6 +62,7 @@ static OPENED: Mutex<Vec<Arc<Context>>> = Mutex::new(Vec::new());
 pub(in crate::fabric::verbs) struct Context {
     raw: NonNull<ibv_context>,
     name: String,
+    users: DeviceUsers,
 }
 
 // SAFETY: functions of libibverbs may be called by any thread at any time; the object is never released.
@@ -174,6 +176,22 @@ const QUEUE_PAIR_EVENTS: [names; 4] = [
     names::IBV_EVENT_COMM_EST,
 ];
 
+/// The events that name a port.
+const PORT_EVENTS: [names; 7] = [
+    names::IBV_EVENT_PORT_ACTIVE,
+    names::IBV_EVENT_PORT_ERR,
+    names::IBV_EVENT_LID_CHANGE,
+    names::IBV_EVENT_PKEY_CHANGE,
+    names::IBV_EVENT_SM_CHANGE,
+    names::IBV_EVENT_CLIENT_REREGISTER,
+    names::IBV_EVENT_GID_CHANGE,
+];
+
+/// The events after which what they concern is unusable. Not those of a request that the peer was not allowed to make: that ends the
+/// queue pair as well, which its receives report, and is no fault of the device.
+const FAULTS: [names; 3] =
+    [names::IBV_EVENT_CQ_ERR, names::IBV_EVENT_QP_FATAL, names::IBV_EVENT_DEVICE_FATAL];
+
 /// `IBV_LINK_LAYER_INFINIBAND`, missing in the bindings like all of its unnamed enumeration.
 pub(super) const LINK_LAYER_INFINIBAND: u8 = 1;
 /// `IBV_LINK_LAYER_ETHERNET`.
@@ -263,7 +281,7 @@ impl Context {
         let name = unsafe { rdma_sys::ibv_get_device_name(device) };
         // SAFETY: the library's name is a field of the device, ended by a zero, and is copied at once.
         let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
-        let context = Self { raw, name };
+        let context = Self { raw, name, users: DeviceUsers::default() };
         set_nonblocking(context.async_handle())?;
         Ok(context)
     }
@@ -271,6 +289,11 @@ impl Context {
     /// The library's object.
     pub(super) fn raw(&self) -> *mut ibv_context {
         self.raw.as_ptr()
+    }
+
+    /// What fails when the device reports a fault.
+    pub(in crate::fabric::verbs) fn users(&self) -> &DeviceUsers {
+        &self.users
     }
 
     /// Returns its name, such as `mlx5_0`.
@@ -382,30 +405,23 @@ impl Context {
         let raw = unsafe { raw.assume_init_ref() };
         let name = event_name(raw.event_type);
         let is_one_of = |kinds: &[names]| kinds.iter().any(|kind| *kind as u32 == raw.event_type);
-        let is_grave =
-            is_one_of(&[names::IBV_EVENT_CQ_ERR, names::IBV_EVENT_QP_FATAL, names::IBV_EVENT_DEVICE_FATAL]);
-        let queue_pair = if is_one_of(&QUEUE_PAIR_EVENTS) {
+        let concern = if is_one_of(&QUEUE_PAIR_EVENTS) {
             // SAFETY: events of these kinds point to a queue pair, whose destruction waits until they are
             // acknowledged, so it is still alive.
-            Some(unsafe { (*raw.element).qp_num })
+            Concern::QueuePair(unsafe { (*raw.element).qp_num })
+        } else if is_one_of(&[names::IBV_EVENT_CQ_ERR]) {
+            Concern::CompletionQueue(raw.element.addr())
+        } else if is_one_of(&PORT_EVENTS) {
+            // SAFETY: zeroed, then filled by the call, which writes the number of a port for events of these kinds.
+            let port = unsafe { (&raw const raw.element).cast::<c_int>().read() };
+            Concern::Port(u8::try_from(port).unwrap_or(0))
         } else {
-            None
+            Concern::Device
         };
         // SAFETY: the event came from ibv_get_async_event and is acknowledged once, unchanged.
         unsafe { rdma_sys::ibv_ack_async_event(place) };
-        Ok(Some(AsyncEvent { name, is_grave, queue_pair }))
+        Ok(Some(AsyncEvent { name, concern, is_fault: is_one_of(&FAULTS) }))
     }
-}
-
-/// An asynchronous event of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::fabric::verbs) struct AsyncEvent {
-    /// The library's name for it, such as `CQ error`.
-    pub(in crate::fabric::verbs) name: &'static str,
-    /// A completion queue overran, or a queue pair or the device broke.
-    pub(in crate::fabric::verbs) is_grave: bool,
-    /// The number of the queue pair, if it concerns one.
-    pub(in crate::fabric::verbs) queue_pair: Option<u32>,
 }
 
 /// The scope of queue pairs and memory regions; those of different domains cannot be used together.

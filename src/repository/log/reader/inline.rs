@@ -140,7 +140,8 @@ impl LogReader {
     #[cold]
     fn withdraw(&mut self, Doubted { position, sequence }: Doubted, mirror: &Region) -> ReadFailure {
         let (told, found) = (self.last(), Sequence::new(mirror.load(HOT_SEQUENCE)));
-        self.counts.withdrawn += self.next.get().saturating_sub(sequence.get());
+        let withdrawn = self.next.get().saturating_sub(sequence.get());
+        self.counts.withdrawn = self.counts.withdrawn.saturating_add(withdrawn);
         (self.unproven.is_off, self.unproven.doubted) = (true, None);
         self.unproven.words.clear();
         self.next = sequence;

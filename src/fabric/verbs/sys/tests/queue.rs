@@ -363,6 +363,7 @@ fn a_queue_overrun_is_reported_as_an_event() {
     end.to_error().unwrap();
     wait_readable(context.async_handle());
     let event = context.next_async_event().unwrap().unwrap();
-    assert_eq!((event.name, event.is_grave, event.queue_pair), ("CQ error", true, None));
+    let concern = Concern::CompletionQueue(queues[0].id());
+    assert_eq!(event, AsyncEvent { name: "CQ error", concern, is_fault: true });
     while context.next_async_event().unwrap().is_some() {}
 }

@@ -1,0 +1,76 @@
+//! What this provider parses of the bytes of peers.
+
+use super::channel;
+use super::exchange::QpInfo;
+use super::greeting::{Greeting, Rejection};
+use super::message::{Frame, Inbound};
+use super::programs;
+use crate::limits;
+
+/// Parses them as everything. What has one form only is that form.
+pub(in crate::fabric) fn parse(bytes: &[u8]) {
+    if let Ok(greeting) = Greeting::parse(bytes) {
+        assert!(bytes.starts_with(&greeting.emit()), "a greeting with two forms");
+    }
+    let _ = Rejection::parse(bytes);
+    if let Ok(info) = QpInfo::parse(bytes) {
+        assert_eq!(info.emit().as_slice(), bytes, "a queue pair with two forms");
+    }
+    channel::fuzzed::parse(bytes);
+    frames(bytes);
+    programs::fuzzed::parse(bytes);
+}
+
+/// Frames one after another, each behind its length in two bytes, at one end of a session.
+fn frames(mut bytes: &[u8]) {
+    let mut inbound = Inbound::default();
+    while let Some((len, rest)) = bytes.split_first_chunk() {
+        let len = usize::from(u16::from_le_bytes(*len)).min(rest.len());
+        let (frame, rest) = rest.split_at(len);
+        bytes = rest;
+        let Ok(parsed) = Frame::parse(frame) else { continue };
+        let mut again = Vec::new();
+        parsed.emit(&mut again);
+        assert_eq!(again, frame, "a frame with two forms");
+        let Some(fragment) = &parsed.fragment else { continue };
+        match inbound.take(fragment) {
+            Ok(Some(message)) => assert!(message.bytes.len() <= limits::CONTROL_MESSAGE_LEN_MAX),
+            Ok(None) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+/// One of each.
+#[cfg(test)]
+pub(in crate::fabric) fn samples() -> Vec<Vec<u8>> {
+    use super::message::Outbound;
+    use super::sys::QueuePairKind;
+    let gid = *b"\0\0\0\0\0\0\0\0\0\0\xff\xff\x0a\x4d\0\x01";
+    let info = QpInfo {
+        kind: QueuePairKind::Rc,
+        lid: 1,
+        queue_pair: 17,
+        packet_sequence: 0x00ab_cdef,
+        gid,
+        mtu: 4096,
+        reads_max: 16,
+        writes: true,
+    };
+    let mut outbound = Outbound::new();
+    outbound.push(b"hello", None);
+    let (mut frame, mut frames) = (Vec::new(), Vec::new());
+    while outbound.next(&mut frame) {
+        frames.extend(u16::try_from(frame.len()).unwrap().to_le_bytes());
+        frames.append(&mut frame);
+    }
+    let mut samples = vec![
+        Greeting::parse(b"FBC1\x01\x01\x02\x03\x04\x05\x06\x07\x08\x01").unwrap().emit().to_vec(),
+        Rejection::NoRoom.emit().to_vec(),
+        info.emit().to_vec(),
+        frames,
+    ];
+    samples.extend(channel::fuzzed::samples());
+    samples.extend(programs::fuzzed::samples());
+    samples
+}

@@ -1,0 +1,126 @@
+//! Events that a device reports by itself, and what fails because of them. Some faults are reported only so: an overrun completion queue
+//! has no more completions that could fail, and a device that broke has none at all.
+
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+/// An asynchronous event of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fabric::verbs) struct AsyncEvent {
+    /// The library's name for it, such as `CQ error`.
+    pub(in crate::fabric::verbs) name: &'static str,
+    /// What it concerns.
+    pub(in crate::fabric::verbs) concern: Concern,
+    /// Whether that is unusable now.
+    pub(in crate::fabric::verbs) is_fault: bool,
+}
+
+/// What an asynchronous event concerns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fabric::verbs) enum Concern {
+    /// The queue pair with this number.
+    QueuePair(u32),
+    /// The completion queue whose [`CompletionQueue::id`](super::completion::CompletionQueue::id) this is.
+    CompletionQueue(usize),
+    /// The port with this number.
+    Port(u8),
+    /// The device, or something that no module here uses.
+    Device,
+}
+
+/// What of a device can fail.
+pub(in crate::fabric::verbs) trait DeviceUser:
+    std::fmt::Debug + Send + Sync
+{
+    /// Whether it uses what the event concerns.
+    fn is_concerned(&self, concern: &Concern) -> bool;
+
+    /// Makes it fail, because of an event with this name.
+    fn fail(&self, event: &'static str);
+}
+
+/// The users of one device in this process, whose fabrics all share it: whichever takes an event has taken it from the others.
+#[derive(Debug, Default)]
+pub(in crate::fabric::verbs) struct DeviceUsers {
+    all: Mutex<Vec<Weak<dyn DeviceUser>>>,
+}
+
+impl DeviceUsers {
+    /// Adds one. It is forgotten once it is dropped.
+    pub(in crate::fabric::verbs) fn add<U: DeviceUser + 'static>(&self, user: &Arc<U>) {
+        let user: Weak<U> = Arc::downgrade(user);
+        let mut all = self.all.lock();
+        if all.len() == all.capacity() {
+            all.retain(|user| user.strong_count() > 0);
+            // Before the next sweep as many are added as are left now, so adding takes constant time on average.
+            let left = all.len();
+            all.reserve(left.max(1));
+        }
+        all.push(user);
+    }
+
+    /// Makes all users fail that this event concerns, if it is a fault. Returns their number.
+    pub(in crate::fabric::verbs) fn fail_those_of(&self, event: &AsyncEvent) -> usize {
+        if !event.is_fault {
+            return 0;
+        }
+        let users: Vec<_> = self.all.lock().iter().filter_map(Weak::upgrade).collect();
+        let concerned = users.iter().filter(|user| user.is_concerned(&event.concern));
+        concerned.map(|user| user.fail(event.name)).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::atomic::{AtomicU32, Ordering};
+
+    #[derive(Debug)]
+    struct User {
+        number: u32,
+        failures: AtomicU32,
+    }
+
+    impl DeviceUser for User {
+        fn is_concerned(&self, concern: &Concern) -> bool {
+            matches!(concern, Concern::Device) || *concern == Concern::QueuePair(self.number)
+        }
+
+        fn fail(&self, event: &'static str) {
+            assert_eq!(event, "a fault");
+            self.failures.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn faults_reach_their_users_and_events_that_are_none_nobody() {
+        let users = DeviceUsers::default();
+        let [first, second] = [1, 2].map(|number| Arc::new(User { number, failures: AtomicU32::new(0) }));
+        for user in [&first, &second] {
+            users.add(user);
+        }
+        let event = |concern, is_fault| AsyncEvent { name: "a fault", concern, is_fault };
+        assert_eq!(users.fail_those_of(&event(Concern::QueuePair(2), true)), 1);
+        assert_eq!(users.fail_those_of(&event(Concern::QueuePair(3), true)), 0);
+        assert_eq!(users.fail_those_of(&event(Concern::QueuePair(1), false)), 0);
+        assert_eq!(users.fail_those_of(&event(Concern::Port(1), true)), 0);
+        let counts = || [&first, &second].map(|user| user.failures.load(Ordering::Relaxed));
+        assert_eq!(counts(), [0, 1]);
+        assert_eq!(users.fail_those_of(&event(Concern::Device, true)), 2);
+        assert_eq!(counts(), [1, 2]);
+    }
+
+    #[test]
+    fn users_that_are_gone_are_forgotten() {
+        let users = DeviceUsers::default();
+        let kept = Arc::new(User { number: 0, failures: AtomicU32::new(0) });
+        users.add(&kept);
+        for number in 1..10_000 {
+            users.add(&Arc::new(User { number, failures: AtomicU32::new(0) }));
+        }
+        assert!(users.all.lock().len() < 100);
+        let event = AsyncEvent { name: "a fault", concern: Concern::Device, is_fault: true };
+        assert_eq!(users.fail_those_of(&event), 1);
+    }
+}

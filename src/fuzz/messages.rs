@@ -108,7 +108,7 @@ fn server_of(input: &mut Input<'_>) -> (ServerSession, Shown) {
     };
     server.bind(BINDING.to_vec());
     if shown == Shown::Key {
-        if way % 2 == 0 { prove_reader(&mut server) } else { prove_publisher(&mut server) }
+        if way.is_multiple_of(2) { prove_reader(&mut server) } else { prove_publisher(&mut server) }
     }
     (server, shown)
 }

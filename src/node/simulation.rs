@@ -9,12 +9,14 @@ use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::Node;
+use super::admission::Guard;
 use super::builder::assemble;
 use super::driver::Driver;
 use crate::clock::{Clock, saturate};
 use crate::event::{EventSink, TracingSink};
 use crate::fabric::Fabric;
 use crate::id::{Delivery, NodeName, Sequence};
+use crate::keyring::Keyring;
 use crate::limits;
 use crate::publisher::StatePublisher;
 use crate::subscriber::{ReceiveError, StateSubscriber, SubscriberError};
@@ -43,6 +45,8 @@ struct World {
     threads: Mutex<Vec<Arc<Mutex<Thread>>>>,
     /// Nothing was in flight, ready or due in the last turn.
     is_quiet: AtomicBool,
+    /// The keys of nodes that are opened from now on.
+    keyring: Mutex<Option<Keyring>>,
 }
 
 /// The thread of a node.
@@ -70,6 +74,7 @@ impl World {
             drivers: Mutex::default(),
             threads: Mutex::default(),
             is_quiet: AtomicBool::new(false),
+            keyring: Mutex::default(),
         })
     }
 
@@ -90,8 +95,9 @@ impl World {
         events: Arc<dyn EventSink>,
     ) -> Node {
         let clock = Arc::new(WorldClock(Arc::downgrade(self)));
-        let (core, driver) =
-            assemble((listening.then(|| name.clone()), None), fabric, clock, events).unwrap();
+        let guard = Guard { keyring: self.keyring.lock().clone(), admission: None };
+        let named = listening.then(|| name.clone());
+        let (core, driver) = assemble((named, Some(guard)), fabric, clock, events).unwrap();
         self.drivers.lock().push(NodeThread { name, driver, sleeps_until_ns: 0 });
         let seeking = Arc::downgrade(&core.seeking);
         self.spawn(move || seeking.upgrade().map(|seeking| seeking.turn()).is_some());

@@ -1,6 +1,6 @@
 //! A publisher's node and a subscriber's, and everything that can happen between them, one after another: messages, READs, WRITEs
 //! and datagrams that are late, lost, repeated, overtaken, torn, wrong or fail, connections that break, nodes that freeze, and either
-//! process that dies after any step and starts again.
+//! process that dies after any step and starts again. In half of the runs the nodes have keys, and prove them in each session.
 //!
 //! What is received was published, bit for bit and in order; each record is received or reported lost, once; and when the faults are
 //! over, everything arrives within a bounded time.
@@ -11,6 +11,7 @@ use super::*;
 use crate::chain::ErrorChain;
 use crate::fabric::FabricError;
 use crate::id::Epoch;
+use crate::keyring::tests::secret;
 use crate::publisher::LogPublisher;
 use crate::subscriber::{LogSubscriber, Persistent};
 use crate::testkit::fabric::DatagramFaults;
@@ -62,7 +63,11 @@ struct Subscribing {
 
 impl Nodes {
     fn new(seed: u64, reach: Reach, delivery: Delivery) -> Self {
-        let (world, random) = (World::new(seed, reach), Random::new(seed));
+        let (world, mut random) = (World::new(seed, reach), Random::new(seed));
+        if random.once_in(2) {
+            let line = format!("both read state,log {}", secret(1));
+            *world.keyring.lock() = Some(Keyring::from_text(&line).unwrap());
+        }
         let mut nodes = Self {
             world,
             random,

@@ -22,7 +22,7 @@ mod support;
 const NAMES: [&str; 2] = ["a", "b"];
 const DELIVERIES: [Delivery; 2] = [Delivery::Pull, Delivery::Push];
 /// The pause between two records, on one host and over RDMA.
-const PACES: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(100)];
+const PACES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(100)];
 /// The ports of the lines.
 const PORTS: [u16; 2] = [7481, 7482];
 const KEYS: u64 = 50;

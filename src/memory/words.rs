@@ -76,7 +76,9 @@ impl Words {
     pub(super) fn word(&self, offset: usize) -> &AtomicU64 {
         let word = self.range(offset, 1);
         // SAFETY: `range` checked that the word lies in the mapping and is aligned; the mapping lives as long as
-        // `self`, whose lifetime the reference takes; all access to it is atomic.
+        // `self`, whose lifetime the reference takes; all access to it is atomic. Of a mapping that is only readable, words are only
+        // loaded: `Region` checks each store. For such memory the standard library promises relaxed loads of 8 bytes on 64-bit
+        // processors. An acquire load is the same instruction on x86-64, and one that only reads (LDAR) on ARM64.
         unsafe { AtomicU64::from_ptr(word) }
     }
 

@@ -21,6 +21,11 @@ use crate::memory::Region;
 const DEVICE_VARIABLE: &str = "FABRICAST_RDMA_DEVICE";
 /// The variable with the index of the port's address (GID).
 const GID_VARIABLE: &str = "FABRICAST_RDMA_GID_INDEX";
+/// The variable with the differentiated services code point of packets.
+const DSCP_VARIABLE: &str = "FABRICAST_RDMA_DSCP";
+/// Bits of the traffic class behind the code point, for the notification of congestion (RFC 3168, section 5).
+const ECN_BITS: u32 = 2;
+const DSCP_MAX: u8 = 63;
 /// The kernel's list of devices.
 const KERNEL_LIST: &str = "/sys/class/infiniband";
 /// The directory of device files.
@@ -59,6 +64,8 @@ pub(super) struct Wish {
     pub(super) gid_index: Option<u32>,
     /// Whether the address must be IPv4, or must be IPv6.
     pub(super) is_ipv4: Option<bool>,
+    /// The traffic class of packets; `None` is that of the system, which is 0 unless an administrator has chosen another.
+    pub(super) traffic_class: Option<u8>,
 }
 
 /// A port's properties.
@@ -140,7 +147,8 @@ impl Wish {
     /// The request in the environment, at this local address, if any.
     pub(super) fn from_environment(address: Option<IpAddr>) -> Result<Self, VerbsError> {
         let of = |variable| std::env::var(variable).ok().filter(|value| !value.is_empty());
-        Self::parse(of(DEVICE_VARIABLE).as_deref(), of(GID_VARIABLE).as_deref(), address)
+        let wish = Self::parse(of(DEVICE_VARIABLE).as_deref(), of(GID_VARIABLE).as_deref(), address)?;
+        Ok(Self { traffic_class: of(DSCP_VARIABLE).as_deref().map(traffic_class).transpose()?, ..wish })
     }
 
     fn parse(
@@ -166,13 +174,23 @@ impl Wish {
             index.parse().map_err(|_| refused(GID_VARIABLE, index, "an index of the port's table, such as 1"))
         };
         let address = address.filter(|address| !address.is_unspecified());
-        Ok(Self { device, port, address, gid_index: gid_index.map(index).transpose()?, is_ipv4: None })
+        Ok(Self { device, port, address, gid_index: gid_index.map(index).transpose()?, ..Self::default() })
     }
 
     fn takes(&self, device: &str, port: u8) -> bool {
         self.device.as_deref().is_none_or(|name| name == device)
             && self.port.is_none_or(|number| number == port)
     }
+}
+
+/// The traffic class with this code point (RFC 2474, section 3).
+fn traffic_class(dscp: &str) -> Result<u8, VerbsError> {
+    let number = dscp.parse().ok().filter(|number| *number <= DSCP_MAX);
+    number.map(|number: u8| number << ECN_BITS).ok_or_else(|| VerbsError::Variable {
+        variable: DSCP_VARIABLE,
+        value: dscp.to_owned(),
+        wanted: "a differentiated services code point from 0 to 63, such as 46",
+    })
 }
 
 /// Selects the requested device, or else the first usable one, with port and address.

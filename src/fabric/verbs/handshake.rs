@@ -79,6 +79,7 @@ pub(super) struct LocalEnd {
     reads_max: u8,
     /// See [`OpenDevice::ack_timeout`](super::opened::OpenDevice::ack_timeout).
     ack_timeout: u8,
+    traffic_class: u8,
 }
 
 impl ExchangedLink {
@@ -355,7 +356,8 @@ impl LocalEnd {
             u8::try_from(device.gid.index).map_err(|_| SysError::new("ibv_modify_qp", Errno::RANGE))?;
         let gid_index = is_global.then_some(gid_index);
         let (reads_max, ack_timeout) = (opened.reads_max, opened.ack_timeout);
-        Ok(Self { endpoint, end, port: device.port, gid_index, reads_max, ack_timeout })
+        let traffic_class = opened.traffic_class.unwrap_or(0);
+        Ok(Self { endpoint, end, port: device.port, gid_index, reads_max, ack_timeout, traffic_class })
     }
 
     /// Connects the queue pair to the peer's, which is reached over TCP by this address. Where addresses are IP
@@ -376,6 +378,7 @@ impl LocalEnd {
             port: self.port,
             dlid: far.lid,
             global: self.gid_index.map(|index| (far.gid, index)),
+            traffic_class: self.traffic_class,
         })?;
         queue_pair.to_rts(&RtsPlan {
             sq_psn: self.end.packet_sequence,

@@ -133,7 +133,7 @@ impl ManagedLink {
         let channel = EventChannel::create()?;
         id.migrate(&channel)?;
         let device = device_of(id, devices)?;
-        id.set_ack_timeout(device.ack_timeout)?;
+        device.prepare(id)?;
         let domain = device.domain_for(greeting.writes)?;
         let make = |plan: &QueuePairPlan<'_>| id.create_queue_pair(&domain, plan);
         let endpoint = Endpoint::create(&device, &domain, QueuePairKind::Rc, make)?;
@@ -206,7 +206,7 @@ impl ManagedLink {
         let make = |plan: &QueuePairPlan<'_>| self.id.create_queue_pair(&domain, plan);
         let endpoint = Endpoint::create(&device, &domain, QueuePairKind::Rc, make)?;
         endpoint.begin_to_receive()?;
-        self.id.set_ack_timeout(device.ack_timeout)?;
+        device.prepare(&self.id)?;
         let timeout_ms = i32::try_from(limits::verbs::CONNECT_DEADLINE_NS / NS_PER_MS).unwrap_or(i32::MAX);
         self.id.resolve_route(timeout_ms)?;
         self.phase = CmPhase::Routing;

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::device::{Device, Wish, ip_address};
 use super::error::VerbsError;
-use super::sys::{Context, LinkLayer, ProtectionDomain, SysError};
+use super::sys::{CmId, Context, LinkLayer, ProtectionDomain, SysError};
 use crate::fabric::FabricError;
 use crate::limits;
 
@@ -29,6 +29,8 @@ pub(super) struct OpenDevice {
     pub(super) reads_max: u8,
     /// After how long a packet that was not acknowledged is repeated, as the exponent of the specification.
     pub(super) ack_timeout: u8,
+    /// See [`Wish::traffic_class`].
+    pub(super) traffic_class: Option<u8>,
 }
 
 /// The timeout of soft-RoCE: 67 ms. It repeats packets for ever, and the session ends the connection after
@@ -42,7 +44,7 @@ const ACK_TIMEOUT: u8 = 16;
 const _: () = assert!(8 * (4096 << ACK_TIMEOUT) > limits::verbs::SILENCE_NS + limits::verbs::QUIET_NS);
 
 impl OpenDevice {
-    fn new(context: &Arc<Context>) -> Result<Self, VerbsError> {
+    fn new(context: &Arc<Context>, traffic_class: Option<u8>) -> Result<Self, VerbsError> {
         let attributes = context.attributes()?;
         let reads = |device: u32| u8::try_from(device).unwrap_or(u8::MAX).min(limits::verbs::READS_MAX);
         Ok(Self {
@@ -53,11 +55,20 @@ impl OpenDevice {
             reads_served_max: reads(attributes.qp_rd_atom_max),
             reads_max: reads(attributes.qp_init_rd_atom_max),
             ack_timeout: if attributes.is_soft { SOFT_ACK_TIMEOUT } else { ACK_TIMEOUT },
+            traffic_class,
         })
     }
 }
 
 impl OpenDevice {
+    /// Sets what connections of this device have in common, before their route is resolved or they are accepted.
+    pub(super) fn prepare(&self, id: &CmId) -> Result<(), SysError> {
+        if let Some(class) = self.traffic_class {
+            id.set_traffic_class(class)?;
+        }
+        id.set_ack_timeout(self.ack_timeout)
+    }
+
     /// The protection domain of a new connection: a private one if its peer may be granted write access, so that no other
     /// peer reaches those regions; otherwise the shared one.
     pub(super) fn domain_for(&self, writes: bool) -> Result<Arc<ProtectionDomain>, SysError> {
@@ -110,7 +121,7 @@ impl Devices {
         if let Some(known) = opened.iter().find(|known| known.context.is_same(context)) {
             return Ok(Arc::clone(known));
         }
-        let device = Arc::new(OpenDevice::new(context)?);
+        let device = Arc::new(OpenDevice::new(context, self.wish.traffic_class)?);
         opened.push(Arc::clone(&device));
         Ok(device)
     }

@@ -5,6 +5,7 @@ mod channels;
 mod faults;
 mod hostile;
 mod strangers;
+mod traffic;
 mod wakes;
 
 use std::collections::VecDeque;

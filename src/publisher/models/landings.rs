@@ -107,7 +107,7 @@ pub fn newest_value_of_a_landing_region_is_overwritten() {
 /// Two threads and two slots. The subscriber has received the first value, and not the second; the node writes the fourth one over that
 /// while the subscriber reads: the second is gone, and not damaged.
 pub fn unread_value_of_a_landing_region_is_overwritten() {
-    check(Preemptions { quick: Some(0), long: Some(1) }, || {
+    check(Preemptions { quick: Some(1), long: Some(2) }, || {
         let mut writer = writer();
         publish(&mut writer);
         let repository = repository(writer.region(), writer.geometry());

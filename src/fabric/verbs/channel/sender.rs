@@ -127,7 +127,8 @@ impl VerbsChannelSender {
             let why = "it names a host other than the peer's";
             return Err(VerbsError::BadTicket { why }.into());
         }
-        let path = Path::new(self.site.port, self.site.gid_index, gid(address));
+        let class = self.site.device.traffic_class.unwrap_or(0);
+        let path = Path::new(self.site.port, self.site.gid_index, gid(address)).with_traffic_class(class);
         let handle = Arc::new(AddressHandle::create(&self.site.domain, &path)?);
         Ok(VerbsUnicastSender { target: DatagramTarget { handle, queue_pair }, channel: self })
     }

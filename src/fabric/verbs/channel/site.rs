@@ -34,6 +34,9 @@ impl Site {
         id.bind(&SocketAddr::from((address, 0)))?;
         let Some(context) = id.context()? else { return Ok(None) };
         let device = devices.open(&context)?;
+        if let Some(class) = device.traffic_class {
+            id.set_traffic_class(class)?;
+        }
         let port = id.port();
         let attributes = context.port(port)?;
         let is_it = |kind: GidKind, bytes| kind == GidKind::RoceV2 && bytes == gid(address);

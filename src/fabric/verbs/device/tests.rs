@@ -161,6 +161,14 @@ fn variables_that_are_not_understood_are_refused() {
         let error = Wish::parse(device, gid_index, None).unwrap_err();
         assert!(error.to_string().starts_with(what), "{error}");
     }
+    for dscp in ["64", "-1", "EF", "0x2e", "256", " 46"] {
+        let error = traffic_class(dscp).unwrap_err().to_string();
+        assert!(
+            error.starts_with(&format!("FABRICAST_RDMA_DSCP={dscp} is not a differentiated ")),
+            "{error}"
+        );
+    }
+    assert_eq!(["0", "46", "63"].map(|dscp| traffic_class(dscp).unwrap()), [0, 184, 252]);
 }
 
 #[test]

@@ -213,6 +213,7 @@ impl Unconnected {
         let queue_pair = &self.resources.queue_pair;
         if queue_pair.kind() == QueuePairKind::Ud {
             let path = Path::new(self.device.port, gid_index, far.gid).with_lid(far.lid);
+            let path = path.with_traffic_class(self.opened.traffic_class.unwrap_or(0));
             let handle = Arc::new(AddressHandle::create(&self.resources.domain, &path)?);
             self.resources.peer = Some(DatagramPeer { handle, queue_pair: far.queue_pair, key: far.key });
             return Ok(());
@@ -226,6 +227,7 @@ impl Unconnected {
             port: self.device.port,
             dlid: far.lid,
             global: is_global.then_some((far.gid, gid_index)),
+            traffic_class: self.opened.traffic_class.unwrap_or(0),
         })?;
         queue_pair.to_rts(&RtsPlan {
             sq_psn: self.ticket.packet_sequence,

@@ -122,7 +122,7 @@ impl Dialling<'_> {
         let mut resources =
             Resources::create(plan, &opened, |domain, plan| id.create_queue_pair(domain, plan))?;
         resources.post_receives()?;
-        self.id.set_ack_timeout(opened.ack_timeout)?;
+        opened.prepare(&self.id)?;
         self.id.resolve_route(timeout_ms)?;
         self.expect(CmEventKind::RouteResolved)?;
         Ok((resources, opened))
@@ -196,7 +196,7 @@ fn answer(
     let channel = EventChannel::create()?;
     id.migrate(&channel)?;
     let opened = open(id, devices)?;
-    id.set_ack_timeout(opened.ack_timeout)?;
+    opened.prepare(id)?;
     let mut resources = Resources::create(plan, &opened, |domain, plan| id.create_queue_pair(domain, plan))?;
     resources.post_receives()?;
     id.accept(&ConnectParameters {

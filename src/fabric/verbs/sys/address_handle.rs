@@ -26,6 +26,12 @@ impl Path {
         Self(attributes)
     }
 
+    /// The same with packets of this traffic class.
+    pub(in crate::fabric::verbs) fn with_traffic_class(mut self, class: u8) -> Self {
+        self.0.grh.traffic_class = class;
+        self
+    }
+
     /// The same to the port with this local identifier, which InfiniBand needs. Ethernet ports have none, and 0 here.
     pub(in crate::fabric::verbs) fn with_lid(mut self, lid: u16) -> Self {
         self.0.dlid = lid;

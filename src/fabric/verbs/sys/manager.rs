@@ -23,6 +23,8 @@ use super::{Context, Path, ProtectionDomain, SysError, check};
 // Constants that are missing in the bindings.
 /// `RDMA_OPTION_ID`.
 pub(super) const OPTION_ID: c_int = 0;
+/// `RDMA_OPTION_ID_TOS`.
+pub(super) const OPTION_ID_TOS: c_int = 0;
 /// `RDMA_OPTION_ID_ACK_TIMEOUT`.
 pub(super) const OPTION_ID_ACK_TIMEOUT: c_int = 3;
 
@@ -277,6 +279,12 @@ impl CmId {
     /// Sets the acknowledgement timeout: 4.096 µs times two to this power. Only before the route is resolved.
     pub(in crate::fabric::verbs) fn set_ack_timeout(&self, timeout: u8) -> Result<(), SysError> {
         self.set_option(OPTION_ID_ACK_TIMEOUT, timeout)
+    }
+
+    /// Sets the traffic class of packets, of a connection only before the route is resolved. The accepting end takes that of the dialling
+    /// one.
+    pub(in crate::fabric::verbs) fn set_traffic_class(&self, class: u8) -> Result<(), SysError> {
+        self.set_option(OPTION_ID_TOS, class)
     }
 
     fn set_option<T: Copy>(&self, option: c_int, mut value: T) -> Result<(), SysError> {

@@ -96,6 +96,8 @@ pub(in crate::fabric::verbs) struct RtrPlan {
     pub(in crate::fabric::verbs) dlid: u16,
     /// The peer's address and the index of the local one; always on Ethernet.
     pub(in crate::fabric::verbs) global: Option<([u8; 16], u8)>,
+    /// The traffic class of packets that carry addresses.
+    pub(in crate::fabric::verbs) traffic_class: u8,
 }
 
 /// How a queue pair sends.
@@ -337,14 +339,26 @@ impl QueuePair {
     /// Queries its state.
     #[cfg(test)]
     pub(in crate::fabric::verbs) fn state(&self) -> Result<QueuePairState, SysError> {
-        let (mut attributes, mut made) = (attributes(), std::mem::MaybeUninit::<ibv_qp_init_attr>::zeroed());
         let mask = ibv_qp_attr_mask::IBV_QP_STATE.0.cast_signed();
+        Ok(QueuePairState::from_number(self.query(mask)?.qp_state))
+    }
+
+    #[cfg(test)]
+    fn query(&self, mask: i32) -> Result<ibv_qp_attr, SysError> {
+        let (mut attributes, mut made) = (attributes(), std::mem::MaybeUninit::<ibv_qp_init_attr>::zeroed());
         // SAFETY: the queue pair lives as long as this value, and both places fit what is written.
         let returned = unsafe {
             rdma_sys::ibv_query_qp(self.raw.as_ptr(), &raw mut attributes, mask, made.as_mut_ptr())
         };
         check("ibv_query_qp", returned)?;
-        Ok(QueuePairState::from_number(attributes.qp_state))
+        Ok(attributes)
+    }
+
+    /// Queries the traffic class of its packets.
+    #[cfg(test)]
+    pub(in crate::fabric::verbs) fn traffic_class(&self) -> Result<u8, SysError> {
+        let mask = ibv_qp_attr_mask::IBV_QP_AV.0.cast_signed();
+        Ok(self.query(mask)?.ah_attr.grh.traffic_class)
     }
 
     /// Moves an unconnected queue pair to the initialised state, in which it accepts receives.
@@ -373,6 +387,7 @@ impl QueuePair {
             attributes.ah_attr.grh.dgid.raw = gid;
             attributes.ah_attr.grh.sgid_index = gid_index;
             attributes.ah_attr.grh.hop_limit = HOP_LIMIT;
+            attributes.ah_attr.grh.traffic_class = plan.traffic_class;
         }
         let mut mask = ibv_qp_attr_mask::IBV_QP_STATE
             | ibv_qp_attr_mask::IBV_QP_AV

@@ -52,6 +52,7 @@ impl Loop {
 
         let dialer = CmId::create(&dialing, PortSpace::Connections).unwrap();
         dialer.set_ack_timeout(14).unwrap();
+        dialer.set_traffic_class(0xb8).unwrap();
         assert!(dialer.context().unwrap().is_none());
         dialer.resolve_address(None, &target, RESOLVE_MS).unwrap();
         expect(&dialing, CmEventKind::AddressResolved);
@@ -101,6 +102,9 @@ fn a_connection_is_made_used_and_ended() {
     let answer = expect(&this.dialing, CmEventKind::Established);
     assert_eq!(answer.private_data, [7; 196]);
     expect(&own, CmEventKind::Established);
+    for end in [&near, &far] {
+        assert_eq!(end.traffic_class().unwrap(), 0xb8);
+    }
     assert_eq!(this.listening.next().unwrap().map(|event| event.kind), None);
     drop(this.listener);
 

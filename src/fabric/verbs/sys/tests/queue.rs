@@ -22,6 +22,7 @@ fn rtr(device: &Device, peer: &QueuePair) -> RtrPlan {
         port: device.port,
         dlid: device.port_attributes.lid,
         global: Some((device.gid.bytes, u8::try_from(device.gid.index).unwrap())),
+        traffic_class: 0xb8,
     }
 }
 
@@ -44,6 +45,7 @@ impl Pair {
             assert_eq!(end.state().unwrap(), QueuePairState::Init);
             end.to_rtr(&rtr(&bench.device, peer)).unwrap();
             assert_eq!(end.state().unwrap(), QueuePairState::ReadyToReceive);
+            assert_eq!(end.traffic_class().unwrap(), 0xb8);
             end.to_rts(&rts).unwrap();
             assert_eq!(end.state().unwrap(), QueuePairState::ReadyToSend);
         }

@@ -326,6 +326,10 @@ fn of_session(address: &Address, source: &ControlError, error: &dyn Error) -> Fa
             Failure::new(Exit::Gone, format!("{error}; {what}"))
         }
         ControlError::Refused { reason: RefuseReason::ShuttingDown, .. } => Failure::new(Exit::Gone, error),
+        // It has decided nothing: one of the two hosts, or the network between them, was slow.
+        ControlError::Refused { reason: RefuseReason::HelloDeadline, .. } => {
+            Failure::new(Exit::Unreachable, format!("{error}; try again"))
+        }
         ControlError::Refused { reason: RefuseReason::NotAuthenticated, .. } => {
             Failure::new(Exit::Refused, format!("{error}; pass a file with one of them by --key-file"))
         }
@@ -393,6 +397,8 @@ mod tests {
         assert_eq!(session(ControlError::Version { theirs: 2, ours: 1 }).exit(), Exit::Unreachable);
         let busy = ControlError::Refused { reason: RefuseReason::TooManySessions, text: String::new() };
         assert_eq!(session(busy).exit(), Exit::Refused);
+        let slow = ControlError::Refused { reason: RefuseReason::HelloDeadline, text: String::new() };
+        assert_eq!(session(slow).exit(), Exit::Unreachable, "it is waited for");
         let address = target().address;
         let gone = FabricError::NodeGone { address: address.clone() };
         assert_eq!(of_fabric(&gone), Exit::Gone);

@@ -28,11 +28,11 @@ Examples:
   fabricast perf wake --floor                                one way into a subscriber that sleeps
   fabricast perf wake --sleep-in wait-set --rate 200         ... in a WaitSet, 200 values a second
   fabricast perf pull --fabric verbs --size 64,65536         over the RDMA device of this host
-  fabricast perf pull --serve --insecure --rdma rdma://10.0.0.2       answers on one host ...
+  fabricast perf pull --serve --insecure --rdma rdma://10.0.0.2     answers on one host ...
   fabricast perf pull --connect rdma://10.0.0.2              ... and measures from another
   fabricast perf ping-pong --mode send --inline 64           messages over one queue pair
   fabricast perf blast --mode write --size 64k --chain 32    WRITEs at full speed
-  fabricast perf stream --serve --insecure --rdma rdma://10.0.0.2     receives and checks on one host ...
+  fabricast perf stream --serve --insecure --rdma rdma://10.0.0.2   receives on one host ...
   fabricast perf stream --connect rdma://10.0.0.2            ... what another publishes
 
 The floor sends the same bytes between the same two processes through a bare seqlock in shared

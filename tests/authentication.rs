@@ -383,7 +383,22 @@ fn stranger_receives_one_refusal_without_a_reason() {
     }
 }
 
-/// Whoever has recorded a session cannot begin another one with its messages.
+#[test]
+fn each_session_has_a_challenge_of_its_own() {
+    let world = World::new(Medium::SharedMemory);
+    let _world = world.publishing(publishers_keys());
+    let challenges = [(); 4].map(|()| {
+        let peer = RawPeer::dial(world.dir.path(), "quotes");
+        peer.send(&raw::challenging());
+        peer.receive().expect("a hello").challenge()
+    });
+    for (index, challenge) in challenges.iter().enumerate() {
+        assert!(challenge.iter().any(|byte| *byte != 0), "zeros");
+        assert!(!challenges[..index].contains(challenge), "a challenge comes again");
+    }
+}
+
+/// The messages of a recorded session begin no other one.
 #[test]
 fn recorded_session_cannot_be_replayed() {
     let world = World::new(Medium::SharedMemory);

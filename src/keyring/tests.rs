@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::*;
 use crate::id::TopicName;
+use crate::testkit::skip::skip;
 
 /// The secret of the bytes 0 to 31.
 const COUNTING: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
@@ -184,6 +185,18 @@ fn file_that_others_can_read_or_that_is_none_is_refused() {
     assert!(matches!(Keyring::open(&fifo), Err(KeyringError::NotAFile { .. })));
     write(&path, "desk read *", 0o600);
     assert!(matches!(Keyring::open(&path), Err(KeyringError::Line { line: 1, .. })));
+}
+
+#[test]
+fn file_of_another_user_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("keys");
+    write(&path, &format!("desk read * {}", secret(1)), 0o600);
+    if let Err(error) = std::os::unix::fs::chown(&path, Some(65_534), None) {
+        return skip("other-users", &format!("no file can be given to another user ({error})"));
+    }
+    let error = Keyring::open(&path).unwrap_err();
+    assert!(matches!(error, KeyringError::Owner { owner: 65_534, .. }), "{error}");
 }
 
 /// The order in which an operator rotates a secret, and what goes wrong on the way.

@@ -19,6 +19,8 @@ use super::time::PATIENCE;
 pub(crate) const VERSION: u16 = 5;
 /// Another version of it.
 const OTHER_VERSION: u16 = VERSION + 1;
+/// Bytes of a challenge.
+const CHALLENGE_LEN: usize = 32;
 pub(crate) const REFUSE: u16 = 1;
 pub(crate) const HELLO: u16 = 2;
 pub(crate) const LIST_TOPICS: u16 = 3;
@@ -122,6 +124,12 @@ fn hello_of(node: &str, answers: Option<u64>, invites: bool) -> Vec<u8> {
     body.identity(node).byte(invites.into()).byte(0).message(HELLO)
 }
 
+/// The hello of a node that has keys, with a challenge of zeros.
+pub(crate) fn challenging() -> Vec<u8> {
+    let body = Body::default().long(7).byte(0).identity("hostile").byte(0).byte(1);
+    [0; CHALLENGE_LEN].into_iter().fold(body, Body::byte).message(HELLO)
+}
+
 /// An invitation to this topic.
 pub(crate) fn invite(topic: &str) -> Vec<u8> {
     Body::default().bytes(topic.as_bytes()).message(INVITE)
@@ -189,6 +197,11 @@ impl Reply {
         let [b'F', b'B', b'C', b'T', v0, v1, k0, k1, ..] = *header else { panic!("no message: {header:?}") };
         let (version, kind) = (u16::from_be_bytes([v0, v1]), u16::from_be_bytes([k0, k1]));
         Self { version, kind, body: body.to_vec(), files }
+    }
+
+    /// The challenge of a hello.
+    pub(crate) fn challenge(&self) -> [u8; CHALLENGE_LEN] {
+        *self.body.last_chunk().expect("a hello with a challenge")
     }
 
     /// The same message.

@@ -194,6 +194,36 @@ mod verbs_tcp_unreliable {
     }
 }
 
+/// What proofs of keys are made of says which connection they are for.
+mod verbs_bindings {
+    use super::*;
+
+    /// The binding of a new connection: two GIDs, two queue pair numbers and two packet sequence numbers.
+    fn binding(harness: &VerbsHarness) -> (Vec<u8>, Pair) {
+        let mut pair = Pair::new(harness);
+        send(harness, &mut *pair.near, b"to the far end", None);
+        message(harness, &mut *pair.far);
+        (pair.far.binding().expect("it is established"), pair)
+    }
+
+    #[test]
+    #[ignore = "needs an RDMA device"]
+    fn each_connection_connects_something_else() {
+        let ways = [RdmaConnect::Manager, RdmaConnect::Tcp, RdmaConnect::TcpUnreliable];
+        // A harness each: a name's port is not free again at once.
+        let made: Vec<(Vec<u8>, Pair)> =
+            ways.into_iter().chain(ways).map(|way| binding(&VerbsHarness::connecting(way))).collect();
+        for (index, (binding, _)) in made.iter().enumerate() {
+            assert_eq!(binding.len(), 2 * (16 + 4 + 4));
+            let (dialling, dialled) = binding.split_at(24);
+            assert_ne!(dialling[16..20], dialled[16..20], "each end has a queue pair of its own");
+            assert_eq!(dialling[..16], dialled[..16], "both are at one port");
+            assert!(dialling[..16].iter().any(|byte| *byte != 0), "a GID");
+            assert!(!made[..index].iter().any(|(other, _)| other == binding), "{binding:?} again");
+        }
+    }
+}
+
 /// A listener accepts all methods at once, and does not serve strangers for long.
 mod verbs_tcp_listener {
     use super::*;

@@ -13,7 +13,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use fabricast::measure::{Program, ProgramListener, ProgramPlan, run_program};
+use fabricast::measure::{Program, ProgramListener, ProgramPlan, Served, run_program};
 use fabricast::{Address, RdmaConnect};
 
 /// Of these tests alone: the programs of another test may still listen on the other host.
@@ -93,9 +93,9 @@ fn programs_that_answer() {
         let mut again = again_max;
         let report = loop {
             match listener.serve_next(never.as_fd()) {
-                Ok(report) => break report.expect("a program that is not refused"),
-                Err(error) if again > 0 => println!("{plan:?} {connect:?}: {error}"),
-                Err(error) => panic!("{plan:?} {connect:?}: {error}"),
+                Ok(Served::Done(report)) => break report,
+                Ok(Served::Failed { error, .. }) if again > 0 => println!("{plan:?} {connect:?}: {error}"),
+                served => panic!("{plan:?} {connect:?}: {served:?}"),
             }
             again -= 1;
         };

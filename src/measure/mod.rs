@@ -9,7 +9,8 @@ mod wake_floor;
 
 #[cfg(feature = "verbs")]
 pub use crate::fabric::programs::{
-    EndReport, Figures, Program, ProgramError, ProgramListener, ProgramPlan, ProgramReport, run_program,
+    EndReport, Figures, Program, ProgramError, ProgramListener, ProgramPlan, ProgramReport, Served,
+    run_program,
 };
 pub use crate::repository::SubscriberStats;
 pub use crate::repository::log::LogStart;

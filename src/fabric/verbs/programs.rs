@@ -22,7 +22,6 @@ mod messages;
 mod meter;
 mod one_sided;
 mod outbox;
-mod patience;
 mod pattern;
 mod places;
 mod plan;
@@ -31,13 +30,14 @@ mod rounds;
 mod run;
 #[cfg(test)]
 mod tests;
+mod time_limit;
 mod token;
 mod watch;
 mod wire;
 
 pub use error::ProgramError;
 pub use figures::Figures;
-pub use meeting::ProgramListener;
+pub use meeting::{ProgramListener, Served};
 pub use plan::{Program, ProgramPlan};
 pub use run::{EndReport, ProgramReport};
 

@@ -85,8 +85,8 @@ pub(crate) struct LogReader {
 pub(crate) enum Purpose {
     /// The hot line and the index, to find where to continue.
     Orientation,
-    /// Frames from this position on, and possibly the hot line. Those before `end` are whole.
-    Frames { from: u64, end: u64, has_hot_line: bool },
+    /// Frames from this position on, unless there is no room, and the hot line. Those before `end` are whole.
+    Frames { from: u64, end: u64 },
     /// This many bytes of inline frames from this position on, to be compared; and the hot line.
     Proof { from: u64, len: usize },
 }
@@ -102,8 +102,8 @@ struct LogFetching {
     predicted: usize,
     /// The last fetched frame was invalid: find out where to continue.
     is_astray: bool,
-    /// The position is from the index, and no later hot line has shown that it was not given up meanwhile.
-    is_unconfirmed: bool,
+    /// Where the next frame was when what was fetched had been given up.
+    stuck: Option<u64>,
 }
 
 /// How often a reader of mapped memory may still go by the next frame's sequence before it reads the hot line.

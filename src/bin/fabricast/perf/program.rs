@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use fabricast::measure::{Program, ProgramError, ProgramListener, ProgramPlan, run_program};
+use fabricast::measure::{Program, ProgramError, ProgramListener, ProgramPlan, Served, run_program};
 use fabricast::{Address, ErrorChain, FabricError, RdmaConnect, VerbsError};
 
 use super::super::failure::{Exit, Failure};
@@ -48,18 +48,35 @@ pub(super) fn serve(arguments: &Arguments) -> Result<Exit, Trouble> {
         writeln!(std::io::stdout(), "answering at {address}: measure with `{command} --mode OPERATIONS`")?;
     }
     std::io::stdout().flush()?;
+    serve_all(&listener, is_started, interrupt.handle()?)
+}
+
+/// Serves peers until `stop` becomes readable.
+fn serve_all(listener: &ProgramListener, is_started: bool, stop: BorrowedFd<'_>) -> Result<Exit, Trouble> {
+    let mut reported = String::new();
     loop {
-        match listener.serve_next(interrupt.handle()?) {
+        match listener.serve_next(stop) {
+            Ok(Served::Failed { client, error }) if !is_started => {
+                let client =
+                    client.map_or_else(|| "a client".to_owned(), |client| format!("the client at {client}"));
+                let why = ErrorChain(&error);
+                let sentence = format!(
+                    "the program of {client} did not run to its end: {why}; waiting for the next client"
+                );
+                Failure::new(Exit::No, sentence).note();
+            }
+            // The measuring process sees nothing but the end of the connection, unless it has ended it.
+            Ok(Served::Failed { error, .. }) if !matches!(error, ProgramError::Gone) => failure(error).note(),
             Ok(_) => {}
             Err(ProgramError::Stopped) => return Ok(Exit::Done),
-            // The next one may fare better.
-            Err(error) if !is_started => {
-                let sentence = format!("{}; waiting for the next client", ErrorChain(&error));
-                Failure::new(failure(error).exit(), sentence).note();
+            // It may last, and is reported once.
+            Err(error) => {
+                let sentence = ErrorChain(&error).to_string();
+                if sentence != reported {
+                    failure(error).note();
+                    reported = sentence;
+                }
             }
-            // The measuring process sees nothing but the end of the connection.
-            Err(error) if !matches!(error.cause(), ProgramError::Gone) => failure(error).note(),
-            Err(error) => tracing::info!(target: "fabricast", %error, "a program did not end well"),
         }
     }
 }

@@ -5,11 +5,11 @@ use super::super::sys::{CompletionQueue, Local, PreparedSends, Remote, Status, V
 use super::error::ProgramError;
 use super::meter::Meter;
 use super::outbox::Outbox;
-use super::patience::Patience;
 use super::pattern::{Block, is_whole};
 use super::places::{Arrival, Blocks, MessageMemory};
 use super::plan::ProgramPlan;
 use super::resources::Resources;
+use super::time_limit::TimeLimit;
 use super::watch::{ANSWER_NS, Watch};
 use super::wire::{MESSAGE_LEN, Message, MessageKind};
 use crate::clock::{Clock, SystemClock};
@@ -73,7 +73,7 @@ pub(super) struct Seen {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Wait {
     /// What is left of it, and when the connection was last checked.
-    begun: Option<(Patience, u64)>,
+    begun: Option<(TimeLimit, u64)>,
 }
 
 /// Where the peer's blocks are.
@@ -179,7 +179,7 @@ impl<'a> End<'a> {
                 return Ok(Some(found));
             }
             self.keep_waiting(&mut wait)?;
-            let begin = |limit_ns| limit.get_or_insert_with(|| Patience::begin(limit_ns)).is_over(0);
+            let begin = |limit_ns| limit.get_or_insert_with(|| TimeLimit::begin(limit_ns)).is_over(0);
             if limit_ns.is_some_and(begin) {
                 return Ok(None);
             }
@@ -193,7 +193,7 @@ impl<'a> End<'a> {
             self.on_sent(completion)?;
         }
         let now_ns = SystemClock.monotonic_ns();
-        let (answer, checked_ns) = wait.begun.get_or_insert_with(|| (Patience::begin(ANSWER_NS), now_ns));
+        let (answer, checked_ns) = wait.begun.get_or_insert_with(|| (TimeLimit::begin(ANSWER_NS), now_ns));
         let is_over = answer.is_over(0);
         if now_ns.saturating_sub(*checked_ns) > CHECK_NS {
             *checked_ns = now_ns;
@@ -252,10 +252,14 @@ impl<'a> End<'a> {
             error,
             ProgramError::HostSilent | ProgramError::Fabric(FabricError::Verbs(VerbsError::RemoteAccess))
         );
-        if may_be_closing && self.watch.await_end(CLOSING_NS).is_ok() && self.watch.is_over() {
-            return ProgramError::Gone;
+        if !may_be_closing {
+            return error;
         }
-        error
+        match self.watch.await_end(CLOSING_NS) {
+            Ok(Some(ending)) => ending.error(),
+            Err(stopped @ ProgramError::Stopped) => stopped,
+            _ => error,
+        }
     }
 
     /// What has arrived by this completion.
@@ -271,7 +275,7 @@ impl<'a> End<'a> {
         loop {
             match self.resources.sends.poll_one() {
                 Ok(Some(completion)) => match self.on_sent(Some(completion)) {
-                    Ok(()) | Err(ProgramError::Gone | ProgramError::HostSilent) => {}
+                    Ok(()) | Err(ProgramError::Gone) => {}
                     Err(cause) => return cause,
                 },
                 _ => return error,
@@ -396,7 +400,7 @@ impl<'a> End<'a> {
     ) -> Result<Message, ProgramError> {
         let again = again.filter(|_| !self.plan.program.is_reliable());
         let is_lossy = !self.plan.program.is_reliable();
-        let (mut limit, mut pause_ns) = (Patience::begin(limit_ns), 0);
+        let (mut limit, mut pause_ns) = (TimeLimit::begin(limit_ns), 0);
         loop {
             let left_ns = limit.left_ns(pause_ns);
             if left_ns == 0 {
@@ -435,14 +439,16 @@ impl<'a> End<'a> {
     /// Sleeps until the peer has finished, which may take as long as the plan does. The time that this takes begins and ends with the
     /// sleep.
     pub(super) fn sleep_to_the_end(&mut self) -> Result<(Message, Meter), ProgramError> {
+        // In place of this limit, which would end the wait before the host is probed.
+        self.watch.end_after(None);
         let resources = &self.resources;
         // What runs for the first time takes longer.
         self.watch.sleep(&resources.channel, Some(0))?;
         let _rehearsal = Meter::start().stop();
         resources.channel.drain()?;
         resources.receives.arm()?;
-        let mut limit = Patience::begin(self.plan.longest_ns());
-        let mut nap_ns = 0;
+        let mut limit = TimeLimit::begin(self.plan.longest_ns());
+        let mut sleep_ns = 0;
         let meter = Meter::start();
         let (mut times, mut probe_ns) = (meter.stop(), PROBE_NS);
         let completion = loop {
@@ -451,11 +457,11 @@ impl<'a> End<'a> {
             if let Some(completion) = resources.receives.poll_one()? {
                 break completion;
             }
-            if limit.is_over(nap_ns) {
+            if limit.is_over(sleep_ns) {
                 return Err(self.no_answer());
             }
-            nap_ns = PROBE_NS.min(limit.nap_ns());
-            self.watch.sleep(&resources.channel, Some(nap_ns))?;
+            sleep_ns = PROBE_NS.min(limit.sleep_ns());
+            self.watch.sleep(&resources.channel, Some(sleep_ns))?;
             times = meter.stop();
             if resources.channel.drain()? == 0 && times.wall_ns >= probe_ns {
                 self.probe()?;
@@ -549,7 +555,7 @@ fn sleep(
     limit_ns: Option<u64>,
 ) -> Result<Option<WorkCompletion>, ProgramError> {
     let queue = queue.of(resources);
-    let (mut limit, mut nap_ns) = (limit_ns.map(Patience::begin), None);
+    let (mut limit, mut sleep_ns) = (limit_ns.map(TimeLimit::begin), None);
     loop {
         if let Some(completion) = queue.poll_one()? {
             return Ok(Some(completion));
@@ -560,10 +566,10 @@ fn sleep(
         if let Some(completion) = queue.poll_one()? {
             return Ok(Some(completion));
         }
-        if limit.as_mut().is_some_and(|limit| limit.is_over(nap_ns.unwrap_or(0))) {
+        if limit.as_mut().is_some_and(|limit| limit.is_over(sleep_ns.unwrap_or(0))) {
             return Ok(None);
         }
-        nap_ns = limit.map(|limit| limit.nap_ns());
-        watch.sleep(&resources.channel, nap_ns)?;
+        sleep_ns = limit.map(|limit| limit.sleep_ns());
+        watch.sleep(&resources.channel, sleep_ns)?;
     }
 }

@@ -1,7 +1,5 @@
 //! Why a program fails.
 
-use std::net::SocketAddr;
-
 use super::super::error::{Failure, VerbsError};
 use super::super::sys::{SysError, WorkCompletion};
 use crate::fabric::{Address, FabricError};
@@ -51,15 +49,6 @@ pub enum ProgramError {
     /// The peer is connected, and does not go on.
     #[error("the other process has stopped answering")]
     NoAnswer,
-    /// The program of a client that has connected did not run to its end.
-    #[error("the program of the client at {client} did not run to its end")]
-    Client {
-        /// Where the client's connection comes from.
-        client: SocketAddr,
-        /// Why not.
-        #[source]
-        source: Box<Self>,
-    },
     /// The run was stopped from outside.
     #[error("the run was stopped")]
     Stopped,
@@ -69,14 +58,6 @@ pub enum ProgramError {
 }
 
 impl ProgramError {
-    /// The error itself, or that of the client.
-    pub fn cause(&self) -> &Self {
-        match self {
-            Self::Client { source, .. } => source,
-            other => other,
-        }
-    }
-
     /// A plan that does not fit for this reason.
     pub(super) fn unfit(why: impl Into<String>) -> Self {
         Self::Unfit { why: why.into() }

@@ -18,9 +18,9 @@ use super::super::sys::{
     AddressHandle, LinkLayer, Path, QueuePair, QueuePairKind, RtrPlan, RtsPlan, SysError,
 };
 use super::error::ProgramError;
-use super::patience::Patience;
 use super::plan::ProgramPlan;
 use super::resources::{DatagramPeer, Resources};
+use super::time_limit::TimeLimit;
 use super::watch::{Connection, Watch};
 use super::wire::{READY, Refusal, Ticket};
 use crate::fabric::FabricError;
@@ -43,15 +43,15 @@ fn await_socket(
     stream: &FrameStream,
     flags: PollFlags,
     stop: BorrowedFd<'_>,
-    limit: &mut Patience,
+    limit: &mut TimeLimit,
 ) -> Result<(), ProgramError> {
-    let mut nap_ns = 0;
+    let mut sleep_ns = 0;
     loop {
-        if limit.is_over(nap_ns) {
+        if limit.is_over(sleep_ns) {
             return Err(ProgramError::NoAnswer);
         }
-        nap_ns = limit.nap_ns();
-        let timeout = Timespec::try_from(std::time::Duration::from_nanos(nap_ns)).ok();
+        sleep_ns = limit.sleep_ns();
+        let timeout = Timespec::try_from(std::time::Duration::from_nanos(sleep_ns)).ok();
         let mut polled = [PollFd::new(&stream.socket, flags), PollFd::from_borrowed_fd(stop, PollFlags::IN)];
         match rustix::event::poll(&mut polled, timeout.as_ref()) {
             Ok(_) => {}
@@ -72,13 +72,14 @@ fn await_socket(
 fn next_frame(
     stream: &mut FrameStream,
     stop: BorrowedFd<'_>,
-    limit: &mut Patience,
+    limit: &mut TimeLimit,
 ) -> Result<Vec<u8>, ProgramError> {
     loop {
         match stream.receive() {
             StreamEvent::Frame(frame) => return Ok(frame),
             StreamEvent::Nothing => await_socket(stream, PollFlags::IN, stop, limit)?,
-            StreamEvent::Closed | StreamEvent::Lost => return Err(ProgramError::Gone),
+            StreamEvent::Closed => return Err(ProgramError::Gone),
+            StreamEvent::Lost => return Err(ProgramError::HostSilent),
             StreamEvent::Malformed => return Err(ProgramError::NotAProgram),
         }
     }
@@ -97,7 +98,7 @@ pub(super) fn dial<'a>(
     devices: &Devices,
     stop: BorrowedFd<'a>,
 ) -> Result<(Resources, Watch<'a>), ProgramError> {
-    let limit = &mut Patience::begin(limits::verbs::CONNECT_DEADLINE_NS);
+    let limit = &mut TimeLimit::begin(limits::verbs::CONNECT_DEADLINE_NS);
     let source = devices.source(&to.target)?;
     let failed = |error| not_connected(to, error);
     let socket = connect(source.as_ref(), &to.target).map_err(failed)?;
@@ -133,7 +134,7 @@ pub(super) fn accept<'a>(
     devices: &Devices,
     stop: BorrowedFd<'a>,
 ) -> Result<Option<(ProgramPlan, Resources, Watch<'a>)>, ProgramError> {
-    let limit = &mut Patience::begin(limits::verbs::CONNECT_DEADLINE_NS);
+    let limit = &mut TimeLimit::begin(limits::verbs::CONNECT_DEADLINE_NS);
     let mut stream = FrameStream::new(socket).map_err(system)?;
     let (local, peer) = addresses(&stream.socket)?;
     let plan = match ProgramPlan::parse(&next_frame(&mut stream, stop, limit)?) {

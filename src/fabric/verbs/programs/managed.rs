@@ -13,9 +13,9 @@ use super::super::manager::{Destination, RETRY_COUNT, RNR_RETRY_COUNT, not_reach
 use super::super::opened::{Devices, OpenDevice};
 use super::super::sys::{CmEvent, CmEventKind, CmId, ConnectParameters, EventChannel, PortSpace};
 use super::error::ProgramError;
-use super::patience::Patience;
 use super::plan::ProgramPlan;
 use super::resources::Resources;
+use super::time_limit::TimeLimit;
 use super::watch::{Connection, Watch};
 use super::wire::Refusal;
 use crate::fabric::FabricError;
@@ -29,18 +29,18 @@ const NS_PER_MS: u64 = 1_000_000;
 fn next_event(
     channel: &Arc<EventChannel>,
     stop: BorrowedFd<'_>,
-    limit: &mut Patience,
+    limit: &mut TimeLimit,
 ) -> Result<CmEvent, ProgramError> {
-    let mut nap_ns = 0;
+    let mut sleep_ns = 0;
     loop {
         if let Some(event) = channel.next()? {
             return Ok(event);
         }
-        if limit.is_over(nap_ns) {
+        if limit.is_over(sleep_ns) {
             return Err(ProgramError::NoAnswer);
         }
-        nap_ns = limit.nap_ns();
-        let timeout = Timespec::try_from(std::time::Duration::from_nanos(nap_ns)).ok();
+        sleep_ns = limit.sleep_ns();
+        let timeout = Timespec::try_from(std::time::Duration::from_nanos(sleep_ns)).ok();
         let handle = |handle| PollFd::from_borrowed_fd(handle, PollFlags::IN);
         let mut polled = [handle(channel.as_fd()), handle(stop)];
         match rustix::event::poll(&mut polled, timeout.as_ref()) {
@@ -65,7 +65,7 @@ struct Dialling<'a> {
     id: CmId,
     channel: Arc<EventChannel>,
     stop: BorrowedFd<'a>,
-    limit: Patience,
+    limit: TimeLimit,
 }
 
 /// Connects to the process that listens there.
@@ -85,7 +85,7 @@ pub(super) fn dial_with<'a>(
     (to, devices): (&Destination, &Devices),
     stop: BorrowedFd<'a>,
 ) -> Result<(Resources, Watch<'a>), ProgramError> {
-    let limit = Patience::begin(limits::verbs::CONNECT_DEADLINE_NS);
+    let limit = TimeLimit::begin(limits::verbs::CONNECT_DEADLINE_NS);
     let channel = EventChannel::create().map_err(device::explain)?;
     let id = CmId::create(&channel, PortSpace::Connections)?;
     let source = devices.source(&to.target)?;

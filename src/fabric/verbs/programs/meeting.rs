@@ -11,10 +11,10 @@ use super::super::manager::{self, CmListener, Destination};
 use super::super::opened::Devices;
 use super::super::sys::{CmEvent, QueuePairKind};
 use super::error::ProgramError;
-use super::patience::Patience;
 use super::plan::ProgramPlan;
 use super::resources::Resources;
 use super::run::{self, ProgramReport};
+use super::time_limit::TimeLimit;
 use super::watch::Watch;
 use super::{exchanged, managed};
 use crate::clock::{Clock, SystemClock, saturate};
@@ -51,14 +51,13 @@ impl ProgramListener {
         addresses(&self.listener)
     }
 
-    /// Waits for a peer, and serves it to the end of its program. `None` if the peer was refused.
+    /// Waits for a peer, and serves it to the end of its program.
     ///
     /// # Errors
     ///
-    /// [`ProgramError::Stopped`] when `stop` becomes readable; [`ProgramError::Client`] when the program of a peer that has connected
-    /// does not run to its end; another when the device fails. The next peer can still be served. A failure to wait for peers is
-    /// returned after a second, so that a caller that goes on does not try without pause.
-    pub fn serve_next(&self, stop: BorrowedFd<'_>) -> Result<Option<ProgramReport>, ProgramError> {
+    /// [`ProgramError::Stopped`] when `stop` becomes readable; another when waiting for peers fails, which may pass. That is returned after
+    /// a second, so that a caller that goes on does not try without pause.
+    pub fn serve_next(&self, stop: BorrowedFd<'_>) -> Result<Served, ProgramError> {
         let arrived = self.next(stop).inspect_err(|error| {
             if !matches!(error, ProgramError::Stopped) {
                 SystemClock.pause_until(stop, PAUSE);
@@ -69,11 +68,12 @@ impl ProgramListener {
             Arrived::Managed(request) => managed::accept(request, &self.devices, stop),
             Arrived::Exchanged(socket) => exchanged::accept(socket, &self.devices, stop),
         };
-        accepted.and_then(serve).map_err(|error| match (error, client) {
-            (ProgramError::Stopped, _) => ProgramError::Stopped,
-            (error, Some(client)) => ProgramError::Client { client, source: Box::new(error) },
-            (error, None) => error,
-        })
+        match accepted.and_then(serve) {
+            Ok(Some(report)) => Ok(Served::Done(report)),
+            Ok(None) => Ok(Served::Refused),
+            Err(ProgramError::Stopped) => Err(ProgramError::Stopped),
+            Err(error) => Ok(Served::Failed { client, error }),
+        }
     }
 
     /// Waits for a peer.
@@ -92,6 +92,23 @@ impl ProgramListener {
             crate::fabric::wait(&handles, &[], Duration::MAX)?;
         }
     }
+}
+
+/// How a peer was served.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Served {
+    /// To the end of its program.
+    Done(ProgramReport),
+    /// Not at all: the peer knows why.
+    Refused,
+    /// Not to the end of its program.
+    Failed {
+        /// Where its connection came from, unless it was gone already.
+        client: Option<SocketAddr>,
+        /// Why.
+        error: ProgramError,
+    },
 }
 
 /// How a peer has arrived.
@@ -136,7 +153,7 @@ pub(super) fn dial<'a>(
     check_connect(plan, connect)?;
     let devices = Devices::new(Wish::from_environment(None)?);
     let to = Destination::resolve(address)?;
-    let mut limit = Patience::begin(saturate(wait));
+    let mut limit = TimeLimit::begin(saturate(wait));
     loop {
         let dialled = match connect {
             RdmaConnect::Manager => managed::dial(plan, &to, &devices, stop),
@@ -144,7 +161,7 @@ pub(super) fn dial<'a>(
         };
         match dialled {
             Err(ProgramError::Fabric(FabricError::NoSuchNode { .. } | FabricError::NoAnswer { .. }))
-                if !limit.is_over(limits::verbs::CONNECT_DEADLINE_NS) =>
+                if !limit.is_over(2 * limits::verbs::CONNECT_DEADLINE_NS) =>
             {
                 SystemClock.pause_until(stop, TRY_AGAIN);
                 if is_readable(stop) {

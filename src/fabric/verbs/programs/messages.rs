@@ -3,10 +3,10 @@
 use super::end::{End, malformed};
 use super::error::ProgramError;
 use super::figures::Figures;
-use super::patience::Patience;
 use super::pattern::Block;
 use super::places::Arrival;
 use super::rounds::{LOST_NS, Rounds};
+use super::time_limit::TimeLimit;
 use super::wire::Message;
 
 /// The number of the block that has arrived, if it shows one.
@@ -53,7 +53,7 @@ fn await_block(
     limit_ns: Option<u64>,
 ) -> Result<Option<Arrival>, ProgramError> {
     let is_lossy = limit_ns.is_some();
-    let (mut limit, mut left_ns) = (limit_ns.map(Patience::begin), limit_ns);
+    let (mut limit, mut left_ns) = (limit_ns.map(TimeLimit::begin), limit_ns);
     loop {
         let Some(arrival) = end.receive(left_ns)? else { return Ok(None) };
         match number_of(end, arrival) {

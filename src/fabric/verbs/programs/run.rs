@@ -5,10 +5,10 @@ use super::end::{End, Far, Seen};
 use super::error::ProgramError;
 use super::figures::Figures;
 use super::meter::Meter;
-use super::patience::Patience;
 use super::places::Blocks;
 use super::plan::{Program, ProgramPlan};
 use super::resources::Resources;
+use super::time_limit::TimeLimit;
 use super::watch::{ANSWER_NS, Watch};
 use super::wire::{Message, MessageKind};
 use super::{acknowledged, blast, messages, one_sided, token};
@@ -118,7 +118,7 @@ fn run(end: &mut End<'_>, far: &Message) -> Result<(EndReport, EndReport, Figure
     report(end, &message)?;
     if !end.plan.program.is_reliable() {
         // Until the peer has it, and leaves: it repeats its own as long as it does not.
-        let mut limit = Patience::begin(ANSWER_NS);
+        let mut limit = TimeLimit::begin(ANSWER_NS);
         while !limit.is_over(LEAVE_NS) && end.await_message(MessageKind::End, None, LEAVE_NS).is_ok() {
             report(end, &message)?;
         }

@@ -4,23 +4,27 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc;
 
 use super::super::device::Wish;
+use super::super::error::VerbsError;
 use super::super::manager::Destination;
 use super::super::opened::Devices;
 use super::end::End;
 use super::wire::Message;
 use super::{Address, Duration, RdmaConnect};
 use super::{
-    Figures, Program, ProgramError, ProgramListener, ProgramPlan, ProgramReport, managed, meeting, run,
-    run_program,
+    Figures, Program, ProgramError, ProgramListener, ProgramPlan, Served, managed, meeting, run, run_program,
 };
+use crate::fabric::FabricError;
 
 fn never() -> OwnedFd {
     rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap()
 }
 
+fn host() -> String {
+    std::env::var("FABRICAST_VERBS_ADDRESS").unwrap_or_else(|_| "10.77.0.1".to_owned())
+}
+
 fn address(port: u16) -> Address {
-    let host = std::env::var("FABRICAST_VERBS_ADDRESS").unwrap_or_else(|_| "10.77.0.1".to_owned());
-    format!("rdma://{host}:{port}").parse().unwrap()
+    format!("rdma://{}:{port}", host()).parse().unwrap()
 }
 
 fn plan(program: Program) -> ProgramPlan {
@@ -36,11 +40,9 @@ impl Drop for Stop<'_> {
     }
 }
 
-type Outcome = Result<Option<ProgramReport>, ProgramError>;
-
-/// Runs this peer against a listener, and returns how the listener's program ended. Afterwards the listener serves a good peer.
+/// Runs this peer against a listener, and returns how it was served. Afterwards the listener serves a good peer.
 #[track_caller]
-fn serve(port: u16, peer: impl FnOnce(&Address)) -> Outcome {
+fn serve(port: u16, peer: impl FnOnce(&Address)) -> Served {
     let (address, stop) = (address(port), never());
     let listener = ProgramListener::open(&address).unwrap();
     let (outcomes, received) = mpsc::channel();
@@ -49,16 +51,16 @@ fn serve(port: u16, peer: impl FnOnce(&Address)) -> Outcome {
         let _stopped = Stop(&stop);
         scope.spawn(|| {
             for _ in 0..2 {
-                outcomes.send(listener.serve_next(stop.as_fd())).unwrap();
+                outcomes.send(listener.serve_next(stop.as_fd()).unwrap()).unwrap();
             }
         });
         peer(&address);
-        let outcome = received.recv().unwrap();
+        let served = received.recv().unwrap();
         let wait = Duration::from_secs(10);
         let report = run_program(&plan(Program::Send), (&address, RdmaConnect::Manager), wait, stop.as_fd());
         assert_eq!(report.unwrap().figures.iterations, 50);
-        assert!(received.recv().unwrap().unwrap().is_some());
-        outcome
+        assert!(matches!(received.recv().unwrap(), Served::Done(_)));
+        served
     })
 }
 
@@ -73,9 +75,22 @@ fn dial(address: &Address, plan: &ProgramPlan, part: impl FnOnce(&mut End<'_>)) 
     end.watch.await_end(30_000_000_000).unwrap();
 }
 
-/// Whether an end says that its peer does not keep to the program.
-fn is_malformed(outcome: &Outcome) -> bool {
-    outcome.as_ref().is_err_and(|error| error.to_string() == super::end::malformed().to_string())
+/// Why a peer that came from this host was not served to its end.
+#[track_caller]
+fn failure(served: Served) -> ProgramError {
+    match served {
+        Served::Failed { client: Some(client), error } => {
+            assert_eq!(client.ip().to_string(), host());
+            error
+        }
+        served => panic!("{served:?}"),
+    }
+}
+
+/// Checks that an end says that its peer does not keep to the program.
+#[track_caller]
+fn assert_malformed(served: Served) {
+    assert_eq!(failure(served).to_string(), super::end::malformed().to_string());
 }
 
 #[test]
@@ -95,35 +110,35 @@ fn requests_of_strangers_are_refused() {
         (&ProgramPlan { program: Program::UdSend, ..good }.emit(), "program"),
     ];
     for ((request, part), port) in requests.into_iter().zip(19_300..) {
-        let outcome = serve(port, |address| {
+        let served = serve(port, |address| {
             let (devices, stop) = (Devices::new(Wish::from_environment(None).unwrap()), never());
             let to = Destination::resolve(address).unwrap();
             let refused = managed::dial_with(&good, request, (&to, &devices), stop.as_fd());
             let sentence = refused.map(|_| ()).unwrap_err().to_string();
             assert!(sentence.contains(part), "{sentence}");
         });
-        assert!(matches!(outcome, Ok(None)), "{outcome:?}");
+        assert!(matches!(served, Served::Refused), "{served:?}");
     }
 }
 
 #[test]
 #[ignore = "needs an RDMA device: tools/soft-roce run"]
 fn blocks_that_are_too_few_end_the_program() {
-    let outcome = serve(19_310, |address| {
+    let served = serve(19_310, |address| {
         dial(address, &plan(Program::Rdma3), |end| {
             let mut buffers = end.buffers();
             buffers.len = 63;
             end.send_message(&buffers).unwrap();
         });
     });
-    assert!(is_malformed(&outcome), "{outcome:?}");
+    assert_malformed(served);
 }
 
 #[test]
 #[ignore = "needs an RDMA device: tools/soft-roce run"]
 fn message_out_of_turn_ends_the_program() {
     for (port, twice) in [(19_311, true), (19_312, false)] {
-        let outcome = serve(port, |address| {
+        let served = serve(port, |address| {
             dial(address, &plan(Program::Rdma1), |end| {
                 let buffers = end.buffers();
                 if twice {
@@ -133,7 +148,7 @@ fn message_out_of_turn_ends_the_program() {
                 end.send_message(if twice { &buffers } else { &end_message }).unwrap();
             });
         });
-        assert!(is_malformed(&outcome), "{outcome:?}");
+        assert_malformed(served);
     }
 }
 
@@ -142,7 +157,7 @@ fn message_out_of_turn_ends_the_program() {
 #[ignore = "needs an RDMA device: tools/soft-roce run"]
 fn end_with_extreme_numbers_is_an_end() {
     let max = u64::MAX;
-    let outcome = serve(19_313, |address| {
+    let served = serve(19_313, |address| {
         dial(address, &plan(Program::Rdma1), |end| {
             let buffers = end.buffers();
             end.send_message(&buffers).unwrap();
@@ -153,7 +168,7 @@ fn end_with_extreme_numbers_is_an_end() {
             end.send_message(&last).unwrap();
         });
     });
-    let report = outcome.unwrap().unwrap();
+    let Served::Done(report) = served else { panic!("{served:?}") };
     assert_eq!((report.client.verified, report.client.wall_ns, report.figures.total_ns), (max, max, max));
 }
 
@@ -163,7 +178,7 @@ fn end_with_extreme_numbers_is_an_end() {
 fn key_that_opens_nothing_is_reported_by_the_device() {
     for (program, port) in [(Program::Rdma3, 19_314), (Program::WriteAck, 19_315), (Program::ReadAck, 19_316)]
     {
-        let outcome = serve(port, |address| {
+        let served = serve(port, |address| {
             dial(address, &plan(program), |end| {
                 let mut buffers = end.buffers();
                 buffers.key ^= 0xff;
@@ -174,18 +189,19 @@ fn key_that_opens_nothing_is_reported_by_the_device() {
                 assert!(run::work(end, far).is_err());
             });
         });
-        let sentence = outcome.unwrap_err().to_string();
-        assert!(!sentence.contains("answer"), "{program:?}: {sentence}");
+        let error = failure(served);
+        let is_access = matches!(error, ProgramError::Fabric(FabricError::Verbs(VerbsError::RemoteAccess)));
+        assert!(is_access, "{program:?}: {error}");
     }
 }
 
 #[test]
 #[ignore = "needs an RDMA device: tools/soft-roce run"]
 fn mute_peer_is_given_up() {
-    let outcome = serve(19_317, |address| {
+    let served = serve(19_317, |address| {
         dial(address, &plan(Program::Send), |_| {});
     });
-    assert!(matches!(outcome, Err(ProgramError::NoAnswer)), "{outcome:?}");
+    assert!(matches!(failure(served), ProgramError::NoAnswer));
 }
 
 /// A block with one wrong byte, at an end or between the ends, is counted by the end that answers.
@@ -195,7 +211,7 @@ fn wrong_bytes_are_counted() {
     // Blocks up to the first one that is compared whole.
     const LAST: u64 = 128;
     for (program, port) in [(Program::Send, 19_318), (Program::WriteAck, 19_319)] {
-        let outcome = serve(port, |address| {
+        let served = serve(port, |address| {
             dial(address, &plan(program), |end| {
                 let buffers = end.buffers();
                 end.send_message(&buffers).unwrap();
@@ -233,7 +249,7 @@ fn wrong_bytes_are_counted() {
                 end.send_message(&end_message).unwrap();
             });
         });
-        let report = outcome.unwrap().unwrap();
+        let Served::Done(report) = served else { panic!("{served:?}") };
         let found = (report.agent.wrong, report.agent.verified, report.agent.whole);
         assert_eq!(found, (2, LAST, 0), "{program:?}");
     }

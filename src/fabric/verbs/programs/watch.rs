@@ -6,10 +6,11 @@ use std::sync::Arc;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
+use super::super::error::VerbsError;
 use super::super::stream::{FrameStream, StreamEvent};
 use super::super::sys::{CmEventKind, CmId, CompletionChannel, EventChannel};
 use super::error::ProgramError;
-use super::patience::Patience;
+use super::time_limit::TimeLimit;
 use crate::fabric::FabricError;
 
 /// Polls of a wait between two checks.
@@ -39,31 +40,50 @@ impl Connection {
         }
     }
 
-    /// Whether it has ended.
-    fn is_over(&mut self) -> Result<bool, ProgramError> {
+    /// How it has ended, if it has.
+    fn ending(&mut self) -> Result<Option<Ending>, ProgramError> {
         match self {
             Self::Managed { channel, .. } => {
                 while let Some(event) = channel.next()? {
-                    let is_end = matches!(
-                        event.kind,
-                        CmEventKind::Disconnected
-                            | CmEventKind::Rejected
-                            | CmEventKind::ConnectError
-                            | CmEventKind::Unreachable
-                            | CmEventKind::DeviceRemoval
-                    );
-                    if is_end {
-                        return Ok(true);
+                    match event.kind {
+                        CmEventKind::Disconnected | CmEventKind::Rejected | CmEventKind::ConnectError => {
+                            return Ok(Some(Ending::Closed));
+                        }
+                        CmEventKind::Unreachable => return Ok(Some(Ending::HostSilent)),
+                        CmEventKind::DeviceRemoval => return Ok(Some(Ending::DeviceGone)),
+                        _ => {}
                     }
                 }
-                Ok(false)
+                Ok(None)
             }
             Self::Exchanged(stream) => Ok(match stream.receive() {
-                StreamEvent::Nothing => false,
-                // After the exchange there is none.
-                StreamEvent::Frame(_) => true,
-                StreamEvent::Closed | StreamEvent::Lost | StreamEvent::Malformed => true,
+                StreamEvent::Nothing => None,
+                StreamEvent::Lost => Some(Ending::HostSilent),
+                // After the exchange there is no frame.
+                StreamEvent::Closed | StreamEvent::Frame(_) | StreamEvent::Malformed => Some(Ending::Closed),
             }),
+        }
+    }
+}
+
+/// How a connection has ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Ending {
+    /// The peer has closed it.
+    Closed,
+    /// The peer's host does not answer.
+    HostSilent,
+    /// The device of this end is gone.
+    DeviceGone,
+}
+
+impl Ending {
+    /// The error of what waits for the peer.
+    pub(super) fn error(self) -> ProgramError {
+        match self {
+            Self::Closed => ProgramError::Gone,
+            Self::HostSilent => ProgramError::HostSilent,
+            Self::DeviceGone => VerbsError::DeviceGone.into(),
         }
     }
 }
@@ -95,14 +115,14 @@ impl Drop for Connection {
 pub(super) struct Watch<'a> {
     connection: Connection,
     stop: BorrowedFd<'a>,
-    is_over: bool,
+    ending: Option<Ending>,
     /// After which time all waits end.
-    limit: Option<Patience>,
+    limit: Option<TimeLimit>,
 }
 
 impl<'a> Watch<'a> {
     pub(super) fn new(connection: Connection, stop: BorrowedFd<'a>) -> Self {
-        Self { connection, stop, is_over: false, limit: None }
+        Self { connection, stop, ending: None, limit: None }
     }
 
     /// The peer has sent something: the connection stands, even if the peer's last message of the connection manager was lost.
@@ -112,7 +132,7 @@ impl<'a> Watch<'a> {
 
     /// Fails checks and waits after this time, or never.
     pub(super) fn end_after(&mut self, limit_ns: Option<u64>) {
-        self.limit = limit_ns.map(Patience::begin);
+        self.limit = limit_ns.map(TimeLimit::begin);
     }
 
     /// Polls without pause until there is something.
@@ -147,16 +167,16 @@ impl<'a> Watch<'a> {
                 }
             }
             self.check_wait(&mut answer)?;
-            if limit.get_or_insert_with(|| Patience::begin(limit_ns)).is_over(0) {
+            if limit.get_or_insert_with(|| TimeLimit::begin(limit_ns)).is_over(0) {
                 return Ok(None);
             }
         }
     }
 
     #[cold]
-    fn check_wait(&mut self, answer: &mut Option<Patience>) -> Result<(), ProgramError> {
+    fn check_wait(&mut self, answer: &mut Option<TimeLimit>) -> Result<(), ProgramError> {
         self.check()?;
-        let is_over = answer.get_or_insert_with(|| Patience::begin(ANSWER_NS)).is_over(0);
+        let is_over = answer.get_or_insert_with(|| TimeLimit::begin(ANSWER_NS)).is_over(0);
         if is_over { Err(ProgramError::NoAnswer) } else { Ok(()) }
     }
 
@@ -173,7 +193,10 @@ impl<'a> Watch<'a> {
         timeout_ns: Option<u64>,
     ) -> Result<(), ProgramError> {
         // What arrived before the end of the connection is still there to be taken, once.
-        if self.is_over { Err(ProgramError::Gone) } else { self.poll(Some(channel), timeout_ns) }
+        match self.ending {
+            Some(ending) => Err(ending.error()),
+            None => self.poll(Some(channel), timeout_ns),
+        }
     }
 
     fn poll(
@@ -205,25 +228,26 @@ impl<'a> Watch<'a> {
         if self.limit.as_mut().is_some_and(|limit| limit.is_over(timeout_ns.unwrap_or(u64::MAX))) {
             return Err(ProgramError::NoAnswer);
         }
-        self.is_over |= connection_is_ready && self.connection.is_over()?;
-        if self.is_over && channel.is_none() { Err(ProgramError::Gone) } else { Ok(()) }
+        if connection_is_ready && self.ending.is_none() {
+            self.ending = self.connection.ending()?;
+        }
+        match self.ending {
+            Some(ending) if channel.is_none() => Err(ending.error()),
+            _ => Ok(()),
+        }
     }
 
-    /// Whether the peer has closed the connection, as far as was seen.
-    pub(super) fn is_over(&self) -> bool {
-        self.is_over
-    }
-
-    /// Waits until the peer has closed the connection, for up to this time.
-    pub(super) fn await_end(&mut self, limit_ns: u64) -> Result<(), ProgramError> {
-        let (mut limit, mut nap_ns) = (Patience::begin(limit_ns), 0);
+    /// Waits until the connection has ended, for up to this time. Returns how, if it has.
+    pub(super) fn await_end(&mut self, limit_ns: u64) -> Result<Option<Ending>, ProgramError> {
+        let (mut limit, mut sleep_ns) = (TimeLimit::begin(limit_ns), 0);
         loop {
-            if limit.is_over(nap_ns) || self.is_over {
-                return Ok(());
+            if limit.is_over(sleep_ns) || self.ending.is_some() {
+                return Ok(self.ending);
             }
-            nap_ns = limit.nap_ns();
-            match self.poll(None, Some(nap_ns)) {
-                Err(ProgramError::Gone) => return Ok(()),
+            sleep_ns = limit.sleep_ns();
+            match self.poll(None, Some(sleep_ns)) {
+                // The loop returns it.
+                Err(_) if self.ending.is_some() => {}
                 outcome => outcome?,
             }
         }

@@ -4,13 +4,14 @@
 //! [`LogReader::check_fetched`], and takes records with [`LogReader::take`] until none is left. While it takes held records, the
 //! next batch may be in flight.
 //!
-//! Frames before the known end of the log are whole; an invalid one was given up meanwhile or is damaged.
-//! Beyond the end, a reader that keeps up fetches the space of the next record together with the hot line: if the
-//! record exists, that was one round trip; if not, nothing is wrong.
+//! Each batch ends with the hot line. Frames before the known end of the log are whole when they are fetched, unless the hot line behind
+//! them says that they were given up meanwhile: then they are dropped, and no checksum decides whether they are torn. A frame that is
+//! invalid all the same was given up between two reads that the fabric did not execute in order, or is damaged. Beyond the end, a reader
+//! that keeps up fetches the space of the next record: if the record exists, that was one round trip; if not, nothing is wrong.
 
-use super::{HELD_FROM, LogReader, Parsed, Purpose, entries};
+use super::{HELD_FROM, LogReader, Parsed, Purpose, aligned, entries};
 use crate::layout::header::HOT_OFFSET;
-use crate::layout::log::{HOT_END, RING_OFFSET};
+use crate::layout::log::{HOT_END, HOT_START, RING_OFFSET};
 use crate::layout::{ByteRange, WORD};
 use crate::limits;
 use crate::memory::Region;
@@ -36,14 +37,8 @@ impl LogReader {
         let room = (self.buffer.len() - HELD_FROM - (self.until - self.from)) * WORD;
         let len = wanted.min(limits::LOG_FETCH_LEN).min(room).min(self.geometry.rest(from));
         let frames = ByteRange { offset: self.geometry.offset(from), len: len / WORD * WORD };
-        let has_hot_line = known <= len || self.fetching.is_unconfirmed;
-        let ranges = match (frames.len > 0, has_hot_line) {
-            (true, true) => [frames, HOT_LINE],
-            (true, false) => [frames, NOTHING],
-            (false, _) => [HOT_LINE, NOTHING],
-        };
-        let has_hot_line = has_hot_line || frames.len == 0;
-        Fetch { ranges, purpose: Purpose::Frames { from, end, has_hot_line } }
+        let ranges = if frames.len > 0 { [frames, HOT_LINE] } else { [HOT_LINE, NOTHING] };
+        Fetch { ranges, purpose: Purpose::Frames { from, end } }
     }
 
     /// Checks a mirror of the repository after a fetch.
@@ -53,8 +48,8 @@ impl LogReader {
         fetched: &Fetch<Purpose>,
         now_ns: u64,
     ) -> Result<Finding<Purpose>, ReadFailure> {
-        let (from, end, has_hot_line) = match fetched.purpose {
-            Purpose::Frames { from, end, has_hot_line } => (from, end, has_hot_line),
+        let (from, end) = match fetched.purpose {
+            Purpose::Frames { from, end } => (from, end),
             Purpose::Proof { from, len } => return self.prove(mirror, from, len),
             Purpose::Orientation => {
                 self.orient(mirror, now_ns);
@@ -62,17 +57,16 @@ impl LogReader {
             }
         };
         let known = self.fetching.end;
-        if has_hot_line {
-            self.fetching.end = known.max(mirror.load(HOT_END));
-        }
-        if has_hot_line && self.fetching.is_unconfirmed {
-            // The index may be from before the frames were overwritten: their sequences would be right, but not their positions.
-            self.fetching.is_astray |= self.was_given_up(mirror);
-            self.fetching.is_unconfirmed = self.fetching.is_astray;
-        }
+        self.fetching.end = known.max(mirror.load(HOT_END));
         let frames = fetched.ranges[0];
-        // The reader has moved elsewhere meanwhile.
-        if frames != HOT_LINE && from == self.held_until() && !self.fetching.is_astray {
+        let is_given_up = aligned(mirror.load(HOT_START)) > from;
+        // Also if the position is from an index that is older than what is there now: the sequences would be right, but not their
+        // positions. What is held was fetched before, and is taken first; of a part of a frame the rest is gone.
+        let is_stuck = self.position == from || self.fetching.stuck == Some(self.position);
+        self.fetching.is_astray |= is_given_up && is_stuck;
+        self.fetching.stuck = is_given_up.then_some(self.position);
+        // Not if the reader has moved elsewhere meanwhile.
+        if frames != HOT_LINE && from == self.held_until() && !self.fetching.is_astray && !is_given_up {
             self.hold(mirror, frames);
             self.fetching.sure = end;
             // A frame may exist before it is committed.
@@ -81,10 +75,8 @@ impl LogReader {
             self.until = self.until.saturating_sub(words).max(self.from);
         }
         let has_grown = self.fetching.end > known;
-        if has_hot_line {
-            let grown = usize::try_from(self.fetching.end - known).unwrap_or(usize::MAX);
-            self.fetching.predicted = grown.max(self.last_frame_len).min(limits::PREDICTED_LEN_MAX);
-        }
+        let grown = usize::try_from(self.fetching.end - known).unwrap_or(usize::MAX);
+        self.fetching.predicted = grown.max(self.last_frame_len).min(limits::PREDICTED_LEN_MAX);
         let is_all = self.position >= self.fetching.end && !has_grown;
         Ok(if is_all && !self.holds_a_frame() { Finding::Nothing } else { Finding::Something })
     }
@@ -162,7 +154,7 @@ impl LogReader {
         }
         // The words of an entry may be of different times, too: then its frame is invalid, and the entry is read again.
         let place = entries(&self.geometry, mirror).find(|place| place.position == self.position);
-        (self.at, self.fetching.is_unconfirmed) = (place.map(|place| place.sequence).or(self.at), true);
+        self.at = place.map(|place| place.sequence).or(self.at);
     }
 
     /// Whether the next frame is known to stay invalid.

@@ -189,6 +189,69 @@ fn records_given_up_before_they_were_fetched_are_reported_exactly() {
     });
 }
 
+/// The hot line is read behind the frames: what it says was given up is dropped, whatever its checksum.
+#[test]
+fn records_given_up_while_they_were_fetched_are_lost_even_if_their_checksums_are_right() {
+    // All that is behind fits into a batch, or more batches follow.
+    for published in [3, 800] {
+        let mut writer = writer(1 << 18, 200);
+        let mut remote = Remote::new(&writer, LogStart::At(Sequence::new(1)), 1, 200);
+        append(&mut writer, 5, 200);
+        remote.drain(&writer);
+        assert_eq!(remote.received, 5);
+        append(&mut writer, published, 200);
+        let plan = remote.reader.plan();
+        copy(&writer, &remote.mirror, plan.ranges().last().unwrap());
+        remote.reader.check(&remote.mirror, &plan, 0).unwrap();
+        assert!(matches!(remote.reader.take_fetched(&remote.mirror, || 0), Ok(None)));
+
+        let plan = remote.reader.plan();
+        let [frames, hot_line] = plan.ranges() else { panic!("{plan:?}") };
+        copy(&writer, &remote.mirror, frames);
+        append(&mut writer, 4000, 200);
+        copy(&writer, &remote.mirror, hot_line);
+        let next = remote.reader.next_sequence();
+        remote.reader.check(&remote.mirror, &plan, 0).unwrap();
+        assert!(matches!(remote.reader.take_fetched(&remote.mirror, || 0), Ok(None)), "{published}");
+
+        let outcome = (0..3).find_map(|_| {
+            let plan = remote.reader.plan();
+            plan.ranges().iter().for_each(|range| copy(&writer, &remote.mirror, range));
+            remote.reader.check(&remote.mirror, &plan, 0).unwrap();
+            remote.reader.take_fetched(&remote.mirror, || 0).transpose()
+        });
+        match outcome {
+            Some(Err(ReadFailure::Lost(lost))) => {
+                assert_eq!((lost.first, lost.reason), (next, LossReason::Lapped));
+            }
+            other => panic!("{published}: {other:?}"),
+        }
+    }
+}
+
+/// Of a frame that was fetched in part, the rest was given up.
+#[test]
+fn part_of_a_record_is_lost_when_its_rest_was_given_up() {
+    let mut writer = writer(1 << 18, 200);
+    let mut remote = Remote::new(&writer, LogStart::At(Sequence::new(1)), 1, 200);
+    append(&mut writer, 1000, 200);
+    remote.drain(&writer);
+    append(&mut writer, 800, 200);
+    // The first batch shows where the log ends, and the second one ends within a frame: 64 KiB hold no whole number of them.
+    for _ in 0..2 {
+        remote.post();
+        remote.bring(&writer, usize::MAX);
+        remote.take();
+        remote.take();
+    }
+    assert!((1001..1799).contains(&remote.received), "{}", remote.received);
+    append(&mut writer, 4000, 200);
+    remote.drain(&writer);
+    assert_eq!(remote.received + remote.lost, writer.last().get());
+    assert_eq!((remote.reader.counts().lapped, remote.reader.counts().rejected), (remote.lost, 0));
+    assert!(remote.lost > 0);
+}
+
 #[test]
 fn each_flipped_bit_that_is_fetched_is_reported_and_costs_no_other_record() {
     for offset in frames_of_twelve() {

@@ -2,20 +2,20 @@
 
 use crate::clock::{Clock, SystemClock};
 
-/// Parts of the time to wait: this process looks at least so often at the clock, unless it stands still.
+/// Parts of a time limit: this process checks the clock at least so often, unless it stands still.
 const PARTS: u64 = 8;
 
-/// A time to wait, of which only that counts in which this process has run or slept. While it, or its machine, stood still, its peer may
-/// have done so, too: then the peer has as much time left as before.
+/// A limit of the time that an end waits. While this process, or its machine, stands still, its peer may do so, too: of each such pause
+/// only one part of the limit counts.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
+pub(super) struct TimeLimit {
     left_ns: u64,
-    /// How much longer than expected this process may take to come back to it.
+    /// How much later than expected the next check may come. Anything longer is a pause.
     part_ns: u64,
     last_ns: u64,
 }
 
-impl Patience {
+impl TimeLimit {
     /// Begins to wait for so long.
     pub(super) fn begin(limit_ns: u64) -> Self {
         Self::begin_at(SystemClock.monotonic_ns(), limit_ns)
@@ -38,8 +38,8 @@ impl Patience {
         self.left_ns
     }
 
-    /// How long to sleep, given what is left, before the next look at it: a longer sleep would hide that this process stood still.
-    pub(super) fn nap_ns(&self) -> u64 {
+    /// How long to sleep at most before the next check: a longer sleep would hide that this process stood still.
+    pub(super) fn sleep_ns(&self) -> u64 {
         self.left_ns.min(self.part_ns)
     }
 
@@ -57,34 +57,34 @@ mod tests {
 
     #[test]
     fn polling_and_sleeping_count() {
-        let mut patience = Patience::begin_at(5, 10 * SECOND);
+        let mut limit = TimeLimit::begin_at(5, 10 * SECOND);
         for second in 1..10 {
-            assert_eq!(patience.left_at(5 + second * SECOND, 0), (10 - second) * SECOND);
+            assert_eq!(limit.left_at(5 + second * SECOND, 0), (10 - second) * SECOND);
         }
-        assert_eq!(patience.left_at(5 + 10 * SECOND, 0), 0);
-        let mut patience = Patience::begin_at(5, 10 * SECOND);
-        assert_eq!(patience.left_at(5 + 10 * SECOND, 10 * SECOND), 0);
-        let (mut patience, mut now_ns) = (Patience::begin_at(0, 10 * SECOND), 0);
-        while patience.left_at(now_ns, patience.nap_ns()) > 0 {
-            now_ns += patience.nap_ns();
+        assert_eq!(limit.left_at(5 + 10 * SECOND, 0), 0);
+        let mut limit = TimeLimit::begin_at(5, 10 * SECOND);
+        assert_eq!(limit.left_at(5 + 10 * SECOND, 10 * SECOND), 0);
+        let (mut limit, mut now_ns) = (TimeLimit::begin_at(0, 10 * SECOND), 0);
+        while limit.left_at(now_ns, limit.sleep_ns()) > 0 {
+            now_ns += limit.sleep_ns();
         }
         assert_eq!(now_ns, 10 * SECOND);
         // The clock never goes backwards; if it did, nothing would count.
-        let mut patience = Patience::begin_at(5, 10 * SECOND);
-        assert_eq!(patience.left_at(0, 0), 10 * SECOND);
+        let mut limit = TimeLimit::begin_at(5, 10 * SECOND);
+        assert_eq!(limit.left_at(0, 0), 10 * SECOND);
     }
 
     #[test]
     fn standing_still_counts_as_one_part() {
-        let mut patience = Patience::begin_at(0, 8 * SECOND);
-        assert_eq!(patience.left_at(3600 * SECOND, 0), 7 * SECOND);
-        assert_eq!(patience.left_at(3601 * SECOND, 0), 6 * SECOND);
+        let mut limit = TimeLimit::begin_at(0, 8 * SECOND);
+        assert_eq!(limit.left_at(3600 * SECOND, 0), 7 * SECOND);
+        assert_eq!(limit.left_at(3601 * SECOND, 0), 6 * SECOND);
         // Of a sleep, too.
-        assert_eq!(patience.left_at(7200 * SECOND, patience.nap_ns()), 5 * SECOND);
+        assert_eq!(limit.left_at(7200 * SECOND, limit.sleep_ns()), 5 * SECOND);
         // It ends all the same, if this process stands still again and again.
-        let mut patience = Patience::begin_at(0, 8 * SECOND);
-        let looks = (1..).find(|hour| patience.left_at(hour * 3600 * SECOND, 0) == 0);
+        let mut limit = TimeLimit::begin_at(0, 8 * SECOND);
+        let looks = (1..).find(|hour| limit.left_at(hour * 3600 * SECOND, 0) == 0);
         assert_eq!(looks, Some(PARTS));
-        assert_eq!(Patience::begin_at(0, 0).left_at(0, 0), 0);
+        assert_eq!(TimeLimit::begin_at(0, 0).left_at(0, 0), 0);
     }
 }

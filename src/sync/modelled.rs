@@ -9,9 +9,9 @@ pub(crate) mod atomic {
         static ref MEETING: AtomicU64 = AtomicU64::new(0);
     }
 
-    /// A compiler fence, the only use that this crate makes of one, is ordered with the barriers that the other side issues (see
-    /// [`super::barrier`]), and with nothing else. loom has neither: here both change one word, and whichever of two changes comes
-    /// second sees what the other thread did before the first.
+    /// A compiler fence is ordered with the barriers that the other side issues (see [`super::barrier`]), which is the only use that
+    /// this crate makes of one. loom has neither: here both change one word, and the thread that changes it second sees what the
+    /// other did before. Two compiler fences order each other, too, which they do not on a processor.
     pub(crate) fn compiler_fence(_order: Ordering) {
         meet();
     }

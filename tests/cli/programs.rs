@@ -58,7 +58,7 @@ fn options_that_do_not_fit_the_mode_are_refused() {
     }
 }
 
-/// On a host without a device, too: what is advised instead is accepted.
+/// On a host without a device, too.
 #[test]
 #[cfg(feature = "verbs")]
 fn numbers_that_contradict_each_other_are_refused_with_what_would_fit() {

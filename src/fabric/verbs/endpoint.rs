@@ -323,21 +323,22 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Stops the endpoint: work in flight fails. The first failure is kept.
-    pub(super) fn fail(&self, failure: Failure) {
+    /// Stops the endpoint: work in flight fails. The first failure is kept; returns whether this is it.
+    pub(super) fn fail(&self, failure: Failure) -> bool {
         let mut state = self.state.lock();
         self.poll_sends(&mut state);
-        self.fail_locked(&mut state, failure);
+        self.fail_locked(&mut state, failure)
     }
 
-    fn fail_locked(&self, state: &mut EndpointState, failure: Failure) {
+    fn fail_locked(&self, state: &mut EndpointState, failure: Failure) -> bool {
         if state.failure.is_some() {
-            return;
+            return false;
         }
         state.failure = Some(failure);
         if let Err(error) = self.queue_pair.to_error() {
             tracing::warn!(target: "fabricast", %error, "a queue pair could not be stopped");
         }
+        true
     }
 
     /// Grants the peer access to one more region.
@@ -374,7 +375,8 @@ impl Endpoint {
                 Ok(len) => len,
                 Err(error) => {
                     tracing::warn!(target: "fabricast", %error, "a completion queue is broken");
-                    return self.fail_locked(state, Failure::Closed);
+                    self.fail_locked(state, Failure::Closed);
+                    return;
                 }
             };
             for completion in completions.iter().take(len) {
@@ -402,8 +404,8 @@ impl DeviceUser for Endpoint {
         }
     }
 
-    fn fail(&self, event: &'static str) {
-        Self::fail(self, Failure::Device(event));
+    fn fail(&self, event: &'static str) -> bool {
+        Self::fail(self, Failure::Device(event))
     }
 }
 
@@ -464,10 +466,12 @@ impl Drop for Endpoint {
             let mut state = self.state.lock();
             self.poll_sends(&mut state);
             let batches = state.work.len();
+            // A device that broke completes nothing more.
+            let is_broken = matches!(state.failure, Some(Failure::Device(_)));
             drop(state);
             // Receives need no draining: one that was posted after the peer made the queue pair fail may never
             // complete, and the buffers belong to the endpoint.
-            if batches == 0 {
+            if batches == 0 || is_broken {
                 return;
             }
             if SystemClock.monotonic_ns() - began_ns > limits::verbs::DRAIN_NS {

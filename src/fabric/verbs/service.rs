@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::opened::{Devices, OpenDevice};
 use super::session::{Next, Session};
-use super::sys::Concern;
+use super::sys::{Concern, fail_all};
 use crate::chain::ErrorChain;
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::{FabricError, Waker, wait};
@@ -150,17 +150,18 @@ fn take_events(device: &OpenDevice) -> usize {
     let name = device.context.name();
     let mut ended = 0;
     loop {
-        let event = match device.context.next_async_event() {
-            Ok(Some(event)) => event,
+        let (event, concerned) = match device.context.next_async_event() {
+            Ok(Some(taken)) => taken,
             Ok(None) => return ended,
             Err(error) => {
                 tracing::warn!(target: "fabricast", device = name, %error, "a device cannot be watched");
                 return ended;
             }
         };
-        let count = device.context.users().fail_those_of(&event);
+        let count = fail_all(&concerned, &event);
         ended += count;
-        if event.is_fault {
+        // One fault may cause many events.
+        if event.is_fault && (count > 0 || concerned.is_empty()) {
             tracing::warn!(target: "fabricast", device = name, ?event, connections = count, "an RDMA device reports a fault");
         } else if matches!(event.concern, Concern::Port(_)) {
             // A port that is down for less than a peer may be silent loses nothing.

@@ -32,7 +32,7 @@ pub(super) use context::PortState;
 pub(super) use context::{Context, Gid, GidKind, LinkLayer, PortAttributes, ProtectionDomain};
 #[cfg(test)]
 pub(super) use event::AsyncEvent;
-pub(super) use event::{Concern, DeviceUser};
+pub(super) use event::{Concern, DeviceUser, fail_all};
 pub(super) use identifier::EventChannel;
 pub(super) use manager::{CmEvent, CmEventKind, CmId, ConnectParameters, JoinedGroup, Membership, PortSpace};
 pub(super) use prepared::{Local, PreparedReceives, PreparedSends, Verb};

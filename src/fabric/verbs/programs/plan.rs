@@ -349,6 +349,14 @@ mod tests {
             assert!(matches!(plan.check(), Err(ProgramError::Unfit { .. })), "{plan:?}");
         }
         assert!(ProgramPlan { depth: 32, ..plan }.check().is_ok());
+        // What the sentence advises fits.
+        let wrong = ProgramPlan { signal_every: 126, ..plan };
+        assert!(
+            wrong.check().unwrap_err().to_string().ends_with("at most 113, or a --depth of at least 144")
+        );
+        for right in [ProgramPlan { signal_every: 113, ..wrong }, ProgramPlan { depth: 144, ..wrong }] {
+            assert!(right.check().is_ok(), "{right:?}");
+        }
         // However few work requests are in flight, there are receives for all that may come.
         let plan = ProgramPlan { depth: 1, signal_every: 1, ..ProgramPlan::new(Program::Send, 1 << 30) };
         assert!(matches!(plan.check(), Err(ProgramError::Unfit { .. })));

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use rdma_sys::{ibv_context, ibv_device_attr, ibv_event_type as names, ibv_gid_entry, ibv_pd, ibv_port_attr};
 use rustix::io::Errno;
 
-use super::event::{AsyncEvent, Concern, DeviceUsers};
+use super::event::{AsyncEvent, Concern, DeviceUsers, TakenEvent};
 use super::{SysError, borrow, check, set_nonblocking, warn_left};
 
 // SAFETY: the declarations are those of infiniband/verbs.h, as tests show by what they fill and return; libibverbs, which
@@ -391,8 +391,8 @@ impl Context {
         unsafe { borrow(handle) }
     }
 
-    /// Returns the next event of the device, or of an object on it, if any.
-    pub(in crate::fabric::verbs) fn next_async_event(&self) -> Result<Option<AsyncEvent>, SysError> {
+    /// Returns the next event of the device, or of an object on it, if any, and the users that must [fail](super::event::fail_all).
+    pub(in crate::fabric::verbs) fn next_async_event(&self) -> Result<Option<TakenEvent>, SysError> {
         let mut raw = MaybeUninit::<RawAsyncEvent>::zeroed();
         let place = raw.as_mut_ptr().cast();
         // SAFETY: the context is open, and the place has the layout of the library's event, as a test shows.
@@ -418,9 +418,12 @@ impl Context {
         } else {
             Concern::Device
         };
+        let event = AsyncEvent { name, concern, is_fault: is_one_of(&FAULTS) };
+        // What the event names is not destroyed before it is acknowledged, so no other object has its number yet.
+        let concerned = self.users().concerned_by(&event);
         // SAFETY: the event came from ibv_get_async_event and is acknowledged once, unchanged.
         unsafe { rdma_sys::ibv_ack_async_event(place) };
-        Ok(Some(AsyncEvent { name, concern, is_fault: is_one_of(&FAULTS) }))
+        Ok(Some((event, concerned)))
     }
 }
 

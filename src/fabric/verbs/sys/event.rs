@@ -36,11 +36,14 @@ pub(in crate::fabric::verbs) trait DeviceUser:
     /// Whether it uses what the event concerns.
     fn is_concerned(&self, concern: &Concern) -> bool;
 
-    /// Makes it fail, because of an event with this name.
-    fn fail(&self, event: &'static str);
+    /// Makes it fail, because of an event with this name. Returns whether it had not failed before.
+    fn fail(&self, event: &'static str) -> bool;
 }
 
-/// The users of one device in this process, whose fabrics all share it: whichever takes an event has taken it from the others.
+/// An event, and the users that must fail because of it.
+pub(in crate::fabric::verbs) type TakenEvent = (AsyncEvent, Vec<Arc<dyn DeviceUser>>);
+
+/// The users of one device in this process, whose fabrics all share it: an event is delivered to one fabric only.
 #[derive(Debug, Default)]
 pub(in crate::fabric::verbs) struct DeviceUsers {
     all: Mutex<Vec<Weak<dyn DeviceUser>>>,
@@ -60,15 +63,21 @@ impl DeviceUsers {
         all.push(user);
     }
 
-    /// Makes all users fail that this event concerns, if it is a fault. Returns their number.
-    pub(in crate::fabric::verbs) fn fail_those_of(&self, event: &AsyncEvent) -> usize {
+    /// The users that this event concerns, if it is a fault.
+    pub(in crate::fabric::verbs) fn concerned_by(&self, event: &AsyncEvent) -> Vec<Arc<dyn DeviceUser>> {
         if !event.is_fault {
-            return 0;
+            return Vec::new();
         }
-        let users: Vec<_> = self.all.lock().iter().filter_map(Weak::upgrade).collect();
-        let concerned = users.iter().filter(|user| user.is_concerned(&event.concern));
-        concerned.map(|user| user.fail(event.name)).count()
+        // Those that are not concerned are dropped after the lock.
+        let mut users: Vec<_> = self.all.lock().iter().filter_map(Weak::upgrade).collect();
+        users.retain(|user| user.is_concerned(&event.concern));
+        users
     }
+}
+
+/// Makes these users of a device fail. Returns how many had not failed before.
+pub(in crate::fabric::verbs) fn fail_all(users: &[Arc<dyn DeviceUser>], event: &AsyncEvent) -> usize {
+    users.iter().filter(|user| user.fail(event.name)).count()
 }
 
 #[cfg(test)]
@@ -87,27 +96,32 @@ mod tests {
             matches!(concern, Concern::Device) || *concern == Concern::QueuePair(self.number)
         }
 
-        fn fail(&self, event: &'static str) {
+        fn fail(&self, event: &'static str) -> bool {
             assert_eq!(event, "a fault");
-            self.failures.fetch_add(1, Ordering::Relaxed);
+            self.failures.fetch_add(1, Ordering::Relaxed) == 0
         }
     }
 
+    fn fail_those_of(users: &DeviceUsers, event: &AsyncEvent) -> usize {
+        fail_all(&users.concerned_by(event), event)
+    }
+
     #[test]
-    fn faults_reach_their_users_and_events_that_are_none_nobody() {
+    fn only_faults_reach_the_users_that_they_concern() {
         let users = DeviceUsers::default();
         let [first, second] = [1, 2].map(|number| Arc::new(User { number, failures: AtomicU32::new(0) }));
         for user in [&first, &second] {
             users.add(user);
         }
         let event = |concern, is_fault| AsyncEvent { name: "a fault", concern, is_fault };
-        assert_eq!(users.fail_those_of(&event(Concern::QueuePair(2), true)), 1);
-        assert_eq!(users.fail_those_of(&event(Concern::QueuePair(3), true)), 0);
-        assert_eq!(users.fail_those_of(&event(Concern::QueuePair(1), false)), 0);
-        assert_eq!(users.fail_those_of(&event(Concern::Port(1), true)), 0);
+        assert_eq!(fail_those_of(&users, &event(Concern::QueuePair(2), true)), 1);
+        assert_eq!(fail_those_of(&users, &event(Concern::QueuePair(3), true)), 0);
+        assert_eq!(fail_those_of(&users, &event(Concern::QueuePair(1), false)), 0);
+        assert_eq!(fail_those_of(&users, &event(Concern::Port(1), true)), 0);
         let counts = || [&first, &second].map(|user| user.failures.load(Ordering::Relaxed));
         assert_eq!(counts(), [0, 1]);
-        assert_eq!(users.fail_those_of(&event(Concern::Device, true)), 2);
+        // The second had failed before.
+        assert_eq!(fail_those_of(&users, &event(Concern::Device, true)), 1);
         assert_eq!(counts(), [1, 2]);
     }
 
@@ -121,6 +135,6 @@ mod tests {
         }
         assert!(users.all.lock().len() < 100);
         let event = AsyncEvent { name: "a fault", concern: Concern::Device, is_fault: true };
-        assert_eq!(users.fail_those_of(&event), 1);
+        assert_eq!(fail_those_of(&users, &event), 1);
     }
 }

@@ -7,7 +7,7 @@ use crate::fabric::verbs::connection::VerbsConnection;
 use crate::fabric::verbs::session::Session;
 use crate::fabric::verbs::sys::{
     AsyncEvent, CHAIN_LEN_MAX, CompletionQueue, Concern, DeviceUser, QueuePair, QueuePairPlan,
-    ReceiveRequest, RemoteAccess, RemoteFlags, Slice,
+    ReceiveRequest, RemoteAccess, RemoteFlags, Slice, fail_all,
 };
 
 /// A session's endpoint, as if it used another completion queue.
@@ -22,8 +22,8 @@ impl DeviceUser for Elsewhere {
         *concern == Concern::CompletionQueue(self.queue.id())
     }
 
-    fn fail(&self, event: &'static str) {
-        DeviceUser::fail(&*self.endpoint, event);
+    fn fail(&self, event: &'static str) -> bool {
+        DeviceUser::fail(&*self.endpoint, event)
     }
 }
 
@@ -116,9 +116,9 @@ fn each_part_of_a_session_is_concerned_by_its_faults_and_the_device_by_all() {
         let users = endpoint.domain.context().users();
         // A port that is down comes back, or the peer is silent for too long.
         let port = AsyncEvent { name: "port error", concern: Concern::Port(1), is_fault: false };
-        assert_eq!(users.fail_those_of(&port), 0);
+        assert_eq!(fail_all(&users.concerned_by(&port), &port), 0);
         let event = AsyncEvent { name: "a fault", concern: part(&endpoint), is_fault: true };
-        assert!(users.fail_those_of(&event) > 0);
+        assert!(fail_all(&users.concerned_by(&event), &event) > 0);
         let found = error(&mut near);
         let is_it = matches!(found, FabricError::Verbs(VerbsError::DeviceFault { event: "a fault" }));
         assert!(is_it, "{:?}: {found}", event.concern);

@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 use fabricast::RefuseReason;
 
 #[cfg(test)]
+#[path = "docs/security.rs"]
+mod security;
+#[cfg(test)]
 #[path = "docs/source_programs.rs"]
 mod source_programs;
 

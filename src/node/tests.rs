@@ -17,6 +17,7 @@ use crate::control::{ControlError, RefuseReason};
 use crate::event::{Event, EventSink};
 use crate::fabric::AddressError;
 use crate::id::{Delivery, Kind, Sequence};
+#[cfg(feature = "verbs")]
 use crate::keyring::Keyring;
 use crate::payload::{Payload, Raw};
 use crate::publisher::PublisherError;
@@ -111,6 +112,7 @@ fn node_without_a_name_cannot_listen() {
 }
 
 /// Whether or not there is an RDMA device.
+#[cfg(feature = "verbs")]
 #[test]
 fn node_that_listens_beyond_its_host_needs_keys_or_says_that_it_has_none() {
     let keyring = Keyring::from_text(&format!("k read * {}", "ab".repeat(32))).unwrap();

@@ -303,7 +303,8 @@ pub(crate) mod machine {
         let (program, node) = (address(7524), address(7525));
         let agent = place.start(&["perf", "ping-pong", "--serve", "--rdma", &program, "--cpus", "any"]);
         wait_until("the agent", || agent.line().contains(&program));
-        let answers = place.start(&["perf", "pull", "--serve", "--rdma", &node, "--cpus", "any"]);
+        let answers =
+            place.start(&["perf", "pull", "--serve", "--insecure", "--rdma", &node, "--cpus", "any"]);
         wait_until("the node", || answers.line().contains(&node));
         for way in ["manager", "tcp"] {
             let options = ["--wait", "1s", "--cpus", "any", "--rdma-connect", way];

@@ -26,7 +26,7 @@ fn greeted() -> ServerSession {
     let mut end = ServerSession::new(0, greeting("reader", 3));
     end.on_message(&publishing(), 0);
     assert!(matches!(sent(end.next_action()), Message::Hello(hello) if !hello.invites));
-    assert_eq!(end.next_action(), None, "it is no subscriber");
+    assert_eq!(end.next_action(), None, "a publisher, not a subscriber");
     end
 }
 

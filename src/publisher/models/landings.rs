@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use loom::thread;
 
-use super::{TOPIC, landing, repository};
+use super::{Repository, TOPIC, landing, repository};
 use crate::id::{Epoch, KindOptions};
 use crate::layout::Geometry;
 use crate::layout::state::StateGeometry;
@@ -53,16 +53,28 @@ pub(super) fn receive(reader: &mut StateReader, target: &Region) {
     }
 }
 
+/// A state with one value, and a landing region that a node serves.
+struct Landed {
+    writer: StateWriter,
+    repository: Repository<StateGeometry>,
+    target: Arc<Region>,
+    landing: StateLanding,
+}
+
+fn landed() -> Landed {
+    let mut writer = writer();
+    publish(&mut writer);
+    let repository = repository(writer.region(), writer.geometry());
+    let (target, exposed) = landing(writer.geometry().region_len(), KindOptions::default(), writer.last());
+    let landing = StateLanding::open(exposed, &repository).unwrap();
+    Landed { writer, repository, target, landing }
+}
+
 /// Two threads and two slots. The node copies the newest value to a landing region while two values are published, the second one in its
 /// slot; the subscriber reads after each copy.
 pub fn landing_of_a_state_shows_whole_values_only() {
     check(Preemptions { quick: Some(1), long: Some(3) }, || {
-        let mut writer = writer();
-        publish(&mut writer);
-        let repository = repository(writer.region(), writer.geometry());
-        let (target, exposed) =
-            landing(writer.geometry().region_len(), KindOptions::default(), writer.last());
-        let mut landing = StateLanding::open(exposed, &repository).unwrap();
+        let Landed { mut writer, repository, target, mut landing } = landed();
         let mut reader = reader(&writer);
         loom::explore();
         let publishing = thread::spawn(move || {
@@ -82,12 +94,7 @@ pub fn landing_of_a_state_shows_whole_values_only() {
 /// newest one over it; the subscriber reads twice meanwhile.
 pub fn newest_value_of_a_landing_region_is_overwritten() {
     check(Preemptions { quick: Some(1), long: Some(2) }, || {
-        let mut writer = writer();
-        publish(&mut writer);
-        let repository = repository(writer.region(), writer.geometry());
-        let (target, exposed) =
-            landing(writer.geometry().region_len(), KindOptions::default(), writer.last());
-        let mut landing = StateLanding::open(exposed, &repository).unwrap();
+        let Landed { mut writer, repository, target, mut landing } = landed();
         landing.catch_up(&repository.registration, &mut { u64::MAX });
         let mut reader = reader(&writer);
         publish(&mut writer);
@@ -108,12 +115,7 @@ pub fn newest_value_of_a_landing_region_is_overwritten() {
 /// while the subscriber reads: the second is gone, and not damaged.
 pub fn unread_value_of_a_landing_region_is_overwritten() {
     check(Preemptions { quick: Some(1), long: Some(2) }, || {
-        let mut writer = writer();
-        publish(&mut writer);
-        let repository = repository(writer.region(), writer.geometry());
-        let (target, exposed) =
-            landing(writer.geometry().region_len(), KindOptions::default(), writer.last());
-        let mut landing = StateLanding::open(exposed, &repository).unwrap();
+        let Landed { mut writer, repository, target, mut landing } = landed();
         landing.catch_up(&repository.registration, &mut { u64::MAX });
         let mut reader = reader(&writer);
         receive(&mut reader, &target);
@@ -135,12 +137,7 @@ pub fn unread_value_of_a_landing_region_is_overwritten() {
 /// Three threads: the subscriber reads once while the node copies.
 pub fn subscriber_reads_a_state_while_it_is_copied() {
     check(Preemptions { quick: Some(1), long: Some(2) }, || {
-        let mut writer = writer();
-        publish(&mut writer);
-        let repository = repository(writer.region(), writer.geometry());
-        let (target, exposed) =
-            landing(writer.geometry().region_len(), KindOptions::default(), writer.last());
-        let mut landing = StateLanding::open(exposed, &repository).unwrap();
+        let Landed { mut writer, repository, target, mut landing } = landed();
         let mut reader = reader(&writer);
         loom::explore();
         let publishing = thread::spawn(move || {

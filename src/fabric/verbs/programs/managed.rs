@@ -179,7 +179,7 @@ pub(super) fn accept<'a>(
         }
     };
     let accepted = answer(&plan, &request, id, devices).map_err(|error| {
-        // A peer that has given up cannot be rejected, and without it there is no queue pair.
+        // Rejecting fails if the peer has given up. Then creating the queue pair has failed for that reason, too.
         if id.reject(&Refusal::Resources.emit()).is_ok() { error } else { ProgramError::Gone }
     });
     let (resources, channel) = accepted?;

@@ -59,7 +59,7 @@ impl Connection {
             Self::Exchanged(stream) => Ok(match stream.receive() {
                 StreamEvent::Nothing => None,
                 StreamEvent::Lost => Some(Ending::HostSilent),
-                // After the exchange there is no frame.
+                // The exchange is over: a frame breaks the protocol.
                 StreamEvent::Closed | StreamEvent::Frame(_) | StreamEvent::Malformed => Some(Ending::Closed),
             }),
         }

@@ -187,8 +187,8 @@ const PORT_EVENTS: [names; 7] = [
     names::IBV_EVENT_GID_CHANGE,
 ];
 
-/// The events after which what they concern is unusable. Not those of a request that the peer was not allowed to make: that ends the
-/// queue pair as well, which its receives report, and is no fault of the device.
+/// The events after which what they concern is unusable, by a fault of the device. A forbidden request of the peer ends the queue pair,
+/// too: that is the peer's fault, and the receives of the queue pair report it.
 const FAULTS: [names; 3] =
     [names::IBV_EVENT_CQ_ERR, names::IBV_EVENT_QP_FATAL, names::IBV_EVENT_DEVICE_FATAL];
 

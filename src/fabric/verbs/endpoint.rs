@@ -4,6 +4,7 @@
 //! all of them. Receive completions wake the threads that wait for messages; while one waits for wake-ups, those of wake-ups do so too.
 
 mod batch;
+mod exposing;
 mod frame;
 mod long;
 mod tracker;
@@ -256,7 +257,7 @@ impl Endpoint {
     pub(super) fn give_up_all(&self) {
         let regions = self.own_regions.lock().take();
         drop(regions);
-        self.close_windows();
+        self.windows.lock().close_all();
     }
 
     /// Returns the inline bytes of a work request.
@@ -491,6 +492,6 @@ impl Drop for Endpoint {
             SystemClock.pause(DRAIN_PAUSE);
         }
         // Before the queue pair: destroying one that has windows may wait for them.
-        self.close_windows();
+        self.windows.lock().close_all();
     }
 }

@@ -344,7 +344,7 @@ mod tests {
     fn work_without_a_thread_gets_one_in_the_next_turn_of_the_node() {
         let holder = tempfile::tempdir().unwrap();
         let directory = super::super::directory::RuntimeDirectory::open(&holder.path().join("run")).unwrap();
-        let fabric = super::super::ShmFabric::new(directory);
+        let fabric = super::super::ShmFabric::new(directory, crate::fabric::PlaceLimits::default());
         let workers = [&fabric.background.own, &fabric.background.foreign];
         let (mut end, file) = pipe();
         let (mut other_end, other_file) = pipe();

@@ -248,6 +248,7 @@ impl fmt::Debug for DiallingLink {
 fn is_answer(error: &FabricError) -> bool {
     match error {
         FabricError::NoSuchNode { .. }
+        | FabricError::NoPlace(_)
         | FabricError::Verbs(VerbsError::NotANode | VerbsError::OtherAddress { .. }) => true,
         FabricError::Verbs(VerbsError::Refused { why }) => *why != Rejection::NO_ROOM,
         _ => false,

@@ -214,7 +214,7 @@ impl Setup {
         let (core, connection) = (node.core(), Scripted::new(Line::default()));
         let client = ClientSession::connect(0, core.greeting_without_keys(), u64::MAX);
         let line = Arc::clone(&connection.0);
-        let served = Served::new(core, Box::new(connection), core.clock.monotonic_ns(), true).unwrap();
+        let served = Served::new(core, Box::new(connection), core.clock.monotonic_ns()).unwrap();
         Self { node, recorder, line, served, client }
     }
 
@@ -337,7 +337,7 @@ fn unwritable_landing_region_is_refused() {
 #[test]
 fn landing_regions_of_a_session_are_bounded_and_the_refusal_names_the_bound() {
     let mut setup = Setup::new();
-    let builder = setup.node.state_publisher::<Raw>("t").slots(2).payload_len_max(80 << 20);
+    let builder = setup.node.state_publisher::<Raw>("t").slots(2).payload_len_max(10 << 20);
     let publisher = builder.open().unwrap();
     let topic: TopicName = "t".parse().unwrap();
     let len = setup.node.core().topic(&topic).unwrap().geometry.region_len();
@@ -355,7 +355,7 @@ fn landing_regions_of_a_session_are_bounded_and_the_refusal_names_the_bound() {
             events => panic!("{events:?}"),
         }
     };
-    let max = limits::LANDING_LEN_PER_SESSION_MAX;
+    let max = limits::LANDING_LEN_PER_SESSION_DEFAULT;
     let count = exposed.len();
     assert!(count * len <= max && (count + 1) * len > max, "{count} of {len}");
     assert!(text.contains(&max.to_string()), "{text}");

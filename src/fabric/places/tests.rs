@@ -1,0 +1,120 @@
+use super::*;
+
+const S: u64 = 1_000_000_000;
+
+fn places(total: usize, per_peer: usize) -> Arc<Places> {
+    Places::new(PlaceLimits { total, per_peer })
+}
+
+fn process(user: u32, process: u32) -> PeerId {
+    PeerId::Process { user, process }
+}
+
+fn host(number: u8) -> PeerId {
+    PeerId::Host([10, 0, 0, number].into())
+}
+
+/// Takes as many places as the peer is given.
+fn take_all(places: &Arc<Places>, peer: PeerId) -> (Vec<Place>, NoPlace) {
+    let mut taken = Vec::new();
+    loop {
+        match places.take(peer, 0, 0) {
+            Ok(place) => taken.push(place),
+            Err(refused) => return (taken, refused.why),
+        }
+    }
+}
+
+#[test]
+fn peer_has_at_most_its_share_and_gets_it_back() {
+    let places = places(1024, 256);
+    let (mut taken, why) = take_all(&places, host(1));
+    assert_eq!((taken.len(), why), (256, NoPlace::Host { max: 256 }));
+    taken.truncate(255);
+    let again = places.take(host(1), 0, 0).unwrap();
+    assert_eq!(again.peer(), host(1));
+    drop((taken, again));
+    assert_eq!(take_all(&places, host(1)).0.len(), 256);
+    assert_eq!(places.peers.lock().taken, 0);
+}
+
+#[test]
+fn any_number_of_greedy_peers_leaves_a_place_for_another() {
+    for greedy in 1..50_u8 {
+        let places = places(100, 100);
+        let held: Vec<_> = (0..greedy).map(|number| take_all(&places, host(number))).collect();
+        assert!(held.iter().skip(1).all(|(_, why)| *why == NoPlace::Rdma { max: 100 }));
+        let newcomer = take_all(&places, host(200)).0.len();
+        assert!(newcomer >= 1, "{greedy} peers left nothing");
+    }
+}
+
+#[test]
+fn processes_of_one_user_leave_places_to_other_users() {
+    let places = places(64, 16);
+    let held: Vec<_> = (0..100).filter_map(|number| places.take(process(1000, number), 0, 0).ok()).collect();
+    assert_eq!(held.len(), 60);
+    let refused = places.take(process(1000, 200), 0, 0).unwrap_err();
+    assert_eq!(refused, TurnedAway { why: NoPlace::Shm { max: 64 }, is_hasty: false });
+    assert!(places.take(process(0, 1), 0, 0).is_ok());
+    drop(held);
+    assert!(places.peers.lock().by_user.is_empty());
+}
+
+#[test]
+fn peer_waits_once_it_has_spent_what_it_may_and_no_other_does() {
+    let places = places(8, 4);
+    let (first, second) = (places.take(host(1), 0, 0).unwrap(), places.take(host(1), 0, 0).unwrap());
+    let other = places.take(host(2), 0, 0).unwrap();
+    first.spend(limits::UNITS_AT_ONCE, 0);
+    assert_eq!(first.waits_until(0), None);
+    second.spend(limits::UNITS_PER_S / 2, 0);
+    // Half a second's worth too much, whichever of its sessions asks.
+    for place in [&first, &second] {
+        let until_ns = place.waits_until(0).unwrap();
+        assert!(until_ns.abs_diff(S / 2) < S / 100, "{until_ns}");
+        assert_eq!(place.waits_until(until_ns), None);
+    }
+    assert_eq!(other.waits_until(0), None);
+    // A debt has its bound.
+    first.spend(u64::MAX, 0);
+    assert!(first.waits_until(0).unwrap() <= 2 * S);
+}
+
+#[test]
+fn peer_that_comes_again_has_spent_what_it_had_spent() {
+    let places = places(8, 2);
+    drop(places.take(host(1), 2 * limits::UNITS_AT_ONCE, 0).unwrap());
+    assert!(places.take(host(1), 0, 0).unwrap().waits_until(0).is_some());
+    let held = [places.take(host(1), 0, 0).unwrap(), places.take(host(1), 0, 0).unwrap()];
+    assert!(places.take(host(1), 0, 0).unwrap_err().is_hasty);
+    assert!(!places.take(host(1), 0, 2 * S).unwrap_err().is_hasty);
+    drop(held);
+}
+
+#[test]
+fn peers_that_are_gone_are_forgotten() {
+    let places = places(8, 2);
+    for number in 0..10_000_u32 {
+        let now_ns = u64::from(number) * S / 100;
+        let place = places.take(process(1, number), limits::DIAL_UNITS, now_ns);
+        drop(place.unwrap());
+        assert!(places.peers.lock().by_peer.len() < 4 * PEERS_KEPT);
+    }
+}
+
+#[test]
+fn refusals_name_the_limit_and_what_raises_it() {
+    for (why, option) in [
+        (NoPlace::Process { max: 77 }, "PeerLimits::shm_sessions_per_process"),
+        (NoPlace::Host { max: 77 }, "PeerLimits::rdma_sessions_per_host"),
+        (NoPlace::Shm { max: 77 }, "PeerLimits::shm_sessions "),
+        (NoPlace::Rdma { max: 77 }, "PeerLimits::rdma_sessions "),
+    ] {
+        let text = why.to_string();
+        assert!(
+            text.contains("77") && text.contains(option) && text.len() < limits::REASON_LEN_MAX,
+            "{text}"
+        );
+    }
+}

@@ -583,6 +583,7 @@ mod ends;
 mod feeds;
 mod finishing;
 mod hung;
+mod idle_sessions;
 mod late_joins;
 mod lifespans;
 mod lines;

@@ -122,13 +122,12 @@ pub(crate) const SESSIONS_MIN: usize = 4;
 /// [`COSTLY_UNITS`], so that one peer takes less than a tenth of the node's thread.
 pub(crate) const UNITS_PER_S: u64 = 16 * 1024;
 pub(crate) const UNITS_AT_ONCE: u64 = 16 * 1024;
-/// Units of a message; of one that attaches, exposes memory or proves keys; of a page of the directory or of a list of subscribers; and
-/// of a dial on this host and over RDMA, for which a queue pair is made.
+/// Units of a message; of one that attaches or exposes memory; of one that proves keys, a page of the directory or a list of subscribers;
+/// and of a dial on this host.
 pub(crate) const MESSAGE_UNITS: u64 = 1;
 pub(crate) const ATTACH_UNITS: u64 = 8;
 pub(crate) const COSTLY_UNITS: u64 = 16;
 pub(crate) const DIAL_UNITS: u64 = 16;
-pub(crate) const RDMA_DIAL_UNITS: u64 = 64;
 /// Events that an [`EventQueue`](crate::EventQueue) holds.
 pub const EVENTS_QUEUED_MAX: usize = 4096;
 /// Publishers that have dialled one node, waiting or accepted, at a time.

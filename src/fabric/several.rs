@@ -1,8 +1,5 @@
-use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
-
-use rustix::event::epoll;
 
 use super::{
     Acceptor, Address, Connection, Exposure, Fabric, FabricError, Intent, NodeListing, Registration,
@@ -68,17 +65,6 @@ impl Fabric for SeveralFabrics {
         }
         Ok(nodes)
     }
-}
-
-/// Returns a handle that is readable when any of these is.
-pub(super) fn together(handles: &[BorrowedFd<'_>]) -> Result<OwnedFd, FabricError> {
-    let failed = FabricError::system("wait for several handles");
-    let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(&failed)?;
-    for handle in handles {
-        let data = epoll::EventData::new_u64(0);
-        epoll::add(&set, handle, data, epoll::EventFlags::IN).map_err(&failed)?;
-    }
-    Ok(set)
 }
 
 #[cfg(test)]

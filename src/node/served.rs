@@ -303,11 +303,8 @@ impl Served {
     fn receive(&mut self, serving: &mut Serving) -> bool {
         match self.connection.receive(&mut serving.buffer) {
             Ok(Received::Message { len, offer }) => {
-                let is_greeting = self.session.needs_binding();
-                self.spend(
-                    &serving.core,
-                    if is_greeting { limits::COSTLY_UNITS } else { limits::MESSAGE_UNITS },
-                );
+                let proof_units = if self.session.needs_binding() { limits::COSTLY_UNITS } else { 0 };
+                self.spend(&serving.core, limits::MESSAGE_UNITS + proof_units);
                 let (message, _) = serving.buffer.split_at(len.min(serving.buffer.len()));
                 // Without it no proof is accepted.
                 if self.session.needs_binding()

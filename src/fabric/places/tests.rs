@@ -38,15 +38,24 @@ fn peer_has_at_most_its_share_and_gets_it_back() {
     assert_eq!(places.peers.lock().taken, 0);
 }
 
+/// It takes ten hosts and more to fill a node, not four.
 #[test]
-fn any_number_of_greedy_peers_leaves_a_place_for_another() {
-    for greedy in 1..50_u8 {
-        let places = places(100, 100);
-        let held: Vec<_> = (0..greedy).map(|number| take_all(&places, host(number))).collect();
-        assert!(held.iter().skip(1).all(|(_, why)| *why == NoPlace::Rdma { max: 100 }));
-        let newcomer = take_all(&places, host(200)).0.len();
-        assert!(newcomer >= 1, "{greedy} peers left nothing");
+fn greedy_peers_leave_each_other_half_of_what_is_left() {
+    let places = places(1024, 256);
+    let shares = [256, 256, 256, 128, 64, 32, 16, 8, 4, 2, 1];
+    let mut held = Vec::new();
+    for (share, number) in shares.into_iter().zip(0..) {
+        let (taken, why) = take_all(&places, host(number));
+        assert_eq!(taken.len(), share);
+        let expected = if share == 256 { NoPlace::Host { max: 256 } } else { NoPlace::Rdma { max: 1024 } };
+        assert_eq!(why, expected);
+        held.push(taken);
     }
+    let last = places.take(host(200), 0, 0).unwrap();
+    assert!(places.take(host(201), 0, 0).is_err());
+    // What one of them leaves is for the others.
+    drop((held.swap_remove(0), last));
+    assert_eq!(take_all(&places, host(202)).0.len(), 128);
 }
 
 #[test]

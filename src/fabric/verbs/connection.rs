@@ -16,7 +16,7 @@ use super::service::Service;
 use super::session::{Session, SessionArrivals};
 use super::sys::CmId;
 use crate::clock::{Clock, SystemClock};
-use crate::fabric::several::together;
+use crate::fabric::wait::together;
 use crate::fabric::{
     Acceptor, Address, ArrivalSource, Capabilities, ChannelReceiver, ChannelSender, Connection, Datagrams,
     FabricError, NoPlace, PeerAddress, PeerId, Place, Places, Prepared, Received, Registration, Sent,
@@ -188,7 +188,7 @@ impl VerbsListener {
     /// Gives the peer at this address a place, if there is one.
     fn seat(&self, peer: Option<SocketAddr>, now_ns: u64) -> Result<Place, TurnedAway> {
         let peer = peer.map_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED), |peer| peer.ip().to_canonical());
-        self.places.take(PeerId::Host(peer), limits::RDMA_DIAL_UNITS, now_ns)
+        self.places.take(PeerId::Host(peer), limits::verbs::DIAL_UNITS, now_ns)
     }
 
     fn connection(

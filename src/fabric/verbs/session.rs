@@ -23,7 +23,7 @@ use super::opened::Devices;
 use super::region::VerbsRegistered;
 use super::silence::{Silence, SilenceCheck};
 use super::stream::FrameStream;
-use crate::fabric::several::together;
+use crate::fabric::wait::together;
 use crate::fabric::{
     ArrivalSignals, Capabilities, FabricError, Offer, Place, Placement, Prepared, Received, Registration,
     RemoteKey, Sent, Waker,

@@ -29,6 +29,7 @@ use crate::subscriber::SubscriberError;
 use crate::sync::atomic::AtomicU64;
 use crate::testkit::fabric::{Network, Reach};
 
+mod accepting;
 mod idle;
 mod stopping;
 

@@ -115,7 +115,7 @@ fn the_protocol_page_states_the_limits_that_hold() {
         ),
         (
             "requests",
-            format!("{}; {}", number(limits::UNITS_PER_S as usize), number(limits::UNITS_AT_ONCE as usize)),
+            format!("{}; {}", with_commas(limits::UNITS_PER_S), with_commas(limits::UNITS_AT_ONCE)),
         ),
         (
             "payload; region",

@@ -26,6 +26,7 @@ mod attachment;
 mod audience;
 mod end;
 mod leaving;
+mod pacing;
 mod progress;
 mod request;
 mod tenure;

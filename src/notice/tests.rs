@@ -378,7 +378,7 @@ fn unicast_receivers_are_bounded_and_independent() {
     let (pair, _mailbox) = Pair::with_topic();
     let nobody = pair.way(b"nobody");
     pair.sender.add_unicast(host(0), Arc::clone(&nobody)).unwrap();
-    for number in 1..limits::UNICAST_RECEIVERS_MAX as u8 {
+    for number in 1..u8::try_from(limits::UNICAST_RECEIVERS_MAX).unwrap() {
         pair.sender.add_unicast(host(number / 8), pair.way(&u64::from(number).to_le_bytes())).unwrap();
     }
     assert_eq!(pair.sender.add_unicast(host(99), pair.way(TICKET)), Err(RegisterError::Receivers));

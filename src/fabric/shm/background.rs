@@ -134,6 +134,15 @@ impl Deferred {
         Self { file: Some(file), closing, background: background.clone() }
     }
 
+    /// Closes a connection at once, unless its unread messages hold descriptors.
+    pub(super) fn close_now(mut self) {
+        if let Some(file) = self.file.take() {
+            // It fails only if the peer is gone.
+            let _ = rustix::net::shutdown(&file, Shutdown::Both);
+            self.background.close(file, self.closing);
+        }
+    }
+
     /// Closes it at once: it is known not to block.
     pub(super) fn close(mut self) {
         drop(self.file.take());

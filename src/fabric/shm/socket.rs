@@ -101,7 +101,11 @@ impl ShmListener {
         let now_ns = SystemClock.monotonic_ns();
         connection.place = match self.places.take(peer, limits::DIAL_UNITS, now_ns) {
             Ok(place) => Ok(Some(place)),
-            Err(TurnedAway { is_hasty: true, .. }) => return Err(FabricError::Closed),
+            Err(TurnedAway { is_hasty: true, .. }) => {
+                // Not behind others that wait to be closed: it may dial again at once.
+                connection.socket.close_now();
+                return Err(FabricError::Closed);
+            }
             Err(TurnedAway { why, .. }) => Err(why),
         };
         Ok(connection)

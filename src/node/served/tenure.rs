@@ -1,20 +1,17 @@
 //! How long a session lasts in which nothing is attached, and how much its peer may ask for at a time.
 
-use super::Served;
-use crate::control::{RefuseReason, ServerAction};
-use crate::fabric::Interest;
+use crate::control::ServerAction;
 use crate::limits;
-use crate::node::core::NodeCore;
 
 /// What a peer may still ask for, and how long.
 #[derive(Debug, Default)]
 pub(super) struct Tenure {
     /// The connection was not established at the last turn.
-    was_connecting: bool,
+    pub(super) was_connecting: bool,
     /// Since when nothing is attached, ns.
-    idle_since_ns: Option<u64>,
+    pub(super) idle_since_ns: Option<u64>,
     /// Until when its requests wait, because the peer has asked for too much, ns.
-    waits_until_ns: Option<u64>,
+    pub(super) waits_until_ns: Option<u64>,
 }
 
 impl Tenure {
@@ -34,56 +31,5 @@ pub(super) fn price(action: &ServerAction) -> u64 {
         | ServerAction::Listen(_) => limits::ATTACH_UNITS,
         ServerAction::QueryTopics { .. } | ServerAction::QuerySubscribers(_) => limits::COSTLY_UNITS,
         _ => 0,
-    }
-}
-
-impl Served {
-    /// Records what the peer has asked for.
-    pub(super) fn spend(&self, core: &NodeCore, units: u64) {
-        if let Ok(Some(place)) = self.connection.place()
-            && units > 0
-        {
-            place.spend(units, core.clock.monotonic_ns());
-        }
-    }
-
-    /// Whether the peer has asked for so much that what it asks next has to wait.
-    pub(super) fn has_to_wait(&mut self, now_ns: u64) -> bool {
-        let place = self.connection.place().ok().flatten();
-        self.tenure.waits_until_ns = place.and_then(|place| place.waits_until(now_ns));
-        self.tenure.waits_until_ns.is_some()
-    }
-
-    /// For what its handle is to be watched.
-    pub(in crate::node) fn interest(&self) -> Option<Interest> {
-        // While requests wait, the handle stays readable.
-        let is_read = self.tenure.waits_until_ns.is_none();
-        is_read.then(|| if self.has_unsent() { Interest::ReadOrWrite } else { Interest::Read })
-    }
-
-    /// The deadline of the hello begins when the connection is established.
-    pub(super) fn await_connection(&mut self, now_ns: u64) {
-        if !self.session.awaits_hello() {
-            return;
-        }
-        let is_connecting = self.connection.capabilities().is_connecting;
-        if is_connecting || self.tenure.was_connecting {
-            self.session.expect_hello_until(now_ns.saturating_add(limits::HELLO_DEADLINE_NS));
-        }
-        self.tenure.was_connecting = is_connecting;
-    }
-
-    /// Ends a session in which nothing has been attached for a while. One whose peer was invited, and has yet to attach, has a deadline of
-    /// its own.
-    pub(super) fn end_if_idle(&mut self, now_ns: u64) {
-        if !self.session.is_idle() || self.invitation.is_some() {
-            self.tenure.idle_since_ns = None;
-            return;
-        }
-        let since_ns = *self.tenure.idle_since_ns.get_or_insert(now_ns);
-        if now_ns.saturating_sub(since_ns) >= limits::IDLE_SESSION_NS {
-            let seconds = limits::IDLE_SESSION_NS / 1_000_000_000;
-            self.session.reject(RefuseReason::Idle, &format!("nothing was attached for {seconds} s"));
-        }
     }
 }

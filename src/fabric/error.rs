@@ -74,7 +74,7 @@ pub enum FabricError {
         address: Address,
     },
     /// The node has no place for another session with this peer.
-    #[error("it serves no more sessions with this peer: {0}")]
+    #[error("the node has no place for another session with this peer")]
     NoPlace(#[from] NoPlace),
     /// This build lacks the provider for RDMA verbs.
     #[error("{address} needs RDMA verbs, which this build lacks: build with `--features verbs`")]

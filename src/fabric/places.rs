@@ -72,6 +72,9 @@ pub enum NoPlace {
         /// The limit.
         max: u32,
     },
+    /// The host has dialled too often in the last second.
+    #[error("this host has dialled it too often: try again in a second, and keep sessions for longer")]
+    Haste,
     /// So many of the places for this host are taken that the others are for peers with fewer.
     #[error(
         "of its {max} places for sessions on its host, those that are left are for processes with fewer: end some, or raise \
@@ -156,6 +159,9 @@ impl Places {
         let user_max = total - total / limits::SESSIONS_OTHER_USERS_PARTS;
         let refused = if known.taken >= per_peer {
             Some(crowded)
+        } else if is_hasty && matches!(peer, PeerId::Host(_)) {
+            // A queue pair would be made for each dial. The requests of a process wait, and what it dials costs little.
+            Some(NoPlace::Haste)
         } else {
             // Each peer leaves as many places as it has.
             (free <= known.taken || (peer.user().is_some() && of_user >= user_max)).then_some(full)

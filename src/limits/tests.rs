@@ -113,10 +113,7 @@ fn the_protocol_page_states_the_limits_that_hold() {
                 gibibytes(limits::LANDING_LEN_DEFAULT)
             ),
         ),
-        (
-            "requests",
-            format!("{}; {}", with_commas(limits::UNITS_PER_S), with_commas(limits::UNITS_AT_ONCE)),
-        ),
+        ("requests", format!("{}; {}", with_commas(limits::UNITS_PER_S), with_commas(limits::UNITS_AT_ONCE))),
         (
             "payload; region",
             format!("{}; {}", gibibytes(limits::PAYLOAD_LEN_MAX), gibibytes(limits::REGION_LEN_MAX)),

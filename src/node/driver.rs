@@ -25,8 +25,10 @@ mod tending;
 #[cfg(test)]
 mod tests;
 
-/// Connections accepted in one turn.
+/// Connections that one listener accepts in one turn, and after which time it accepts no more, nanoseconds: making a queue pair takes a
+/// millisecond or much longer, and those that have a session wait meanwhile.
 const ACCEPTED_PER_TURN: usize = 16;
+const ACCEPTING_NS: u64 = 1_000_000;
 /// How soon to retry queued notices and work left to the next turn.
 const TEND_AGAIN: Duration = Duration::from_nanos(limits::LANDING_TENDED_NS);
 /// How long peers may take to end their sessions when the node stops.
@@ -199,7 +201,12 @@ impl Driver {
     fn accept(&mut self, key: u64, now_ns: u64, keys: &mut BTreeSet<u64>) {
         let Some(listener) = self.listeners.get_mut(&key) else { return };
         let (core, mut is_stopped) = (&self.shared.core, false);
+        let until_ns = core.clock.monotonic_ns().saturating_add(ACCEPTING_NS);
         for _ in 0..ACCEPTED_PER_TURN {
+            // The listener stays readable.
+            if core.clock.monotonic_ns() > until_ns {
+                break;
+            }
             let connection = match listener.accept() {
                 Ok(Some(connection)) => connection,
                 Ok(None) => break,

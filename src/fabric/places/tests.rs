@@ -92,13 +92,23 @@ fn peer_waits_once_it_has_spent_what_it_may_and_no_other_does() {
 
 #[test]
 fn peer_that_comes_again_has_spent_what_it_had_spent() {
-    let places = places(8, 2);
-    drop(places.take(host(1), 2 * limits::UNITS_AT_ONCE, 0).unwrap());
-    assert!(places.take(host(1), 0, 0).unwrap().waits_until(0).is_some());
-    let held = [places.take(host(1), 0, 0).unwrap(), places.take(host(1), 0, 0).unwrap()];
-    assert!(places.take(host(1), 0, 0).unwrap_err().is_hasty);
-    assert!(!places.take(host(1), 0, 2 * S).unwrap_err().is_hasty);
+    let (places, peer) = (places(8, 2), process(1, 1));
+    drop(places.take(peer, 2 * limits::UNITS_AT_ONCE, 0).unwrap());
+    assert!(places.take(peer, 0, 0).unwrap().waits_until(0).is_some());
+    let held = [places.take(peer, 0, 0).unwrap(), places.take(peer, 0, 0).unwrap()];
+    assert!(places.take(peer, 0, 0).unwrap_err().is_hasty);
+    assert!(!places.take(peer, 0, 2 * S).unwrap_err().is_hasty);
     drop(held);
+}
+
+#[test]
+fn host_that_dials_in_a_loop_has_to_wait_before_a_queue_pair_is_made() {
+    let places = places(8, 4);
+    let dial = |now_ns| places.take(host(1), limits::UNITS_AT_ONCE / 4, now_ns).map(drop);
+    (0..5).for_each(|_| dial(0).unwrap());
+    assert_eq!(dial(0), Err(TurnedAway { why: NoPlace::Haste, is_hasty: true }));
+    assert!(places.take(host(2), 0, 0).is_ok());
+    dial(2 * S).unwrap();
 }
 
 #[test]

@@ -101,6 +101,7 @@ impl Rejection {
             Self::OtherAddress => (4, None),
             Self::NoPlace(NoPlace::Process { max } | NoPlace::Host { max }) => (5, Some(max)),
             Self::NoPlace(NoPlace::Shm { max } | NoPlace::Rdma { max }) => (6, Some(max)),
+            Self::NoPlace(NoPlace::Haste) => (7, None),
         };
         let limit = limit.map(u32::to_be_bytes);
         MAGIC.into_iter().chain([VERSION, reason]).chain(limit.into_iter().flatten()).collect()
@@ -116,6 +117,7 @@ impl Rejection {
         let reason = match reason {
             5 => return Some(Rejected::NoPlace(NoPlace::Host { max })),
             6 => return Some(Rejected::NoPlace(NoPlace::Rdma { max })),
+            7 => return Some(Rejected::NoPlace(NoPlace::Haste)),
             1 => "it does not take this end for a node",
             2 => "it has a different version",
             3 => Self::NO_ROOM,
@@ -174,7 +176,7 @@ mod tests {
             let Some(Rejected::Why(why)) = Rejection::parse(&padded) else { panic!("no reason") };
             assert!(why.contains(word));
         }
-        for why in [NoPlace::Host { max: 256 }, NoPlace::Rdma { max: 70_000 }] {
+        for why in [NoPlace::Host { max: 256 }, NoPlace::Rdma { max: 70_000 }, NoPlace::Haste] {
             let padded = [Rejection::NoPlace(why).emit().as_slice(), &[0; 138]].concat();
             assert_eq!(Rejection::parse(&padded), Some(Rejected::NoPlace(why)));
         }

@@ -13,7 +13,11 @@ const CROWD: usize = 1024;
 /// How soon a subscriber of this host is attached, has a value, and the topics are listed.
 const SOON: Duration = Duration::from_secs(1);
 /// How long a crowd stands at the door.
-const LONG_NS: u64 = 5_000_000_000;
+const LONG_NS: u64 = 10_000_000_000;
+/// Sessions of one host: emulation makes few queue pairs a second.
+const SHARE: usize = 24;
+/// Those that a hostile host does not know yet to be over.
+const PASSING: usize = 16;
 
 /// What a hostile session does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +100,7 @@ fn crowd(manner: Manner, connect: RdmaConnect, at: &Address, stop: &AtomicBool) 
         all.retain_mut(|hostile| match hostile.turn(manner, &mut buffer) {
             Ok(()) => true,
             Err(error) => {
-                refused += usize::from(matches!(error, FabricError::NoPlace(NoPlace::Host { max: 256 })));
+                refused += usize::from(matches!(error, FabricError::NoPlace(NoPlace::Host { .. })));
                 false
             }
         });
@@ -110,8 +114,9 @@ fn victim(dir: &tempfile::TempDir) -> (Node, Address) {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let host = std::env::var("FABRICAST_VERBS_ADDRESS").unwrap_or_else(|_| "10.77.0.1".to_owned());
     let at = format!("rdma://{host}:{}", 7480 + NEXT.fetch_add(1, Ordering::Relaxed));
+    let limits = PeerLimits { rdma_sessions_per_host: SHARE, ..PeerLimits::default() };
     let builder = Node::builder().name("victim").unwrap().runtime_dir(dir.path()).rdma(&at).unwrap();
-    (builder.insecure().open().unwrap(), at.parse().unwrap())
+    (builder.insecure().peer_limits(limits).open().unwrap(), at.parse().unwrap())
 }
 
 fn crowd_delays_nobody(manner: Manner, connect: RdmaConnect) {
@@ -148,9 +153,8 @@ fn crowd_delays_nobody(manner: Manner, connect: RdmaConnect) {
         Duration::from_nanos(slowest)
     );
     assert!(Duration::from_nanos(median) < SOON, "it took {median} ns");
-    // Their ends know a moment later that they are over.
-    assert!(most <= limits::SESSIONS_PER_PEER_DEFAULT + 64, "{most} hostile sessions");
-    assert!(refused > 0 && most > 100, "no crowd: {counts:?}");
+    assert!(most <= SHARE + PASSING, "{most} hostile sessions");
+    assert!(refused > 0 && most > SHARE / 2, "no crowd: {counts:?}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fabricast::{Delivery, Directory, Error, Node, PeerLimits, Raw, RefuseReason};
 use parking_lot::Mutex;
-use rustix::process::{Resource, Rlimit};
+use rustix::process::{Resource, Rlimit, setrlimit};
 
 use self::support::files::raise_files;
 use self::support::peer::Peer;
@@ -45,6 +45,11 @@ fn role() {
 }
 
 fn be_victim(role: &Role) {
+    let files = role.number(0) as u64;
+    if files > 0 {
+        let limit = Rlimit { current: Some(files), maximum: Some(files) };
+        setrlimit(Resource::Nofile, limit).expect("a limit can be lowered");
+    }
     let builder = Node::builder().name("victim").expect("a name").runtime_dir(&role.dir);
     let node = builder.open().expect("a node");
     let open = |topic: &str| node.state_publisher::<Raw>(topic).payload_len_max(LEN_MAX).open();
@@ -111,8 +116,13 @@ struct Victim {
 
 impl Victim {
     fn new() -> Self {
+        Self::with_files(0)
+    }
+
+    /// One that may have so many descriptors, if not 0.
+    fn with_files(files: u64) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
-        let peer = Peer::ready("victim", dir.path(), "");
+        let peer = Peer::ready("victim", dir.path(), &files.to_string());
         Self { dir, peer }
     }
 
@@ -241,12 +251,7 @@ fn session_that_attaches_nothing_is_ended() {
 fn node_with_a_crowd_at_its_door_opens_topics() {
     let _alone = CROWDS.lock();
     const FILES: u64 = 300;
-    let limit = Rlimit { current: Some(FILES), maximum: Some(FILES) };
-    let before = rustix::process::getrlimit(Resource::Nofile);
-    let few = Rlimit { maximum: before.maximum, ..limit };
-    rustix::process::setrlimit(Resource::Nofile, few).expect("a limit can be lowered");
-    let mut victim = Victim::new();
-    rustix::process::setrlimit(Resource::Nofile, before).expect("and raised again");
+    let mut victim = Victim::with_files(FILES);
     let places = victim.peer.ask_number("places");
     assert_eq!(places, FILES - FILES / 4);
     // As many processes as needed to take all.

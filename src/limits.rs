@@ -37,9 +37,9 @@ pub const KEYS_PROVEN_MAX: usize = 64;
 pub const PAYLOAD_LEN_MAX: usize = 1 << 30;
 /// Largest repository or landing region, bytes (16 GiB).
 pub const REGION_LEN_MAX: usize = 1 << 34;
-/// Largest repository that a subscriber maps, and largest landing region that it allocates, by default, bytes (1 GiB): the
+/// Largest repository that a subscriber maps, and largest landing region that it allocates, by default, bytes (256 MiB): the
 /// publisher chooses their size.
-pub const SUBSCRIBED_LEN_MAX_DEFAULT: usize = 1 << 30;
+pub const SUBSCRIBED_LEN_MAX_DEFAULT: usize = 1 << 28;
 /// Fewest slots of a state repository: the newest value stays whole while the next one is staged.
 pub const SLOT_COUNT_MIN: u32 = 2;
 /// Most slots of a state repository.

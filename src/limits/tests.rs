@@ -127,7 +127,7 @@ fn the_protocol_page_states_the_limits_that_hold() {
             "receivers",
             format!("{}; {}", limits::UNICAST_RECEIVERS_MAX, limits::UNICAST_RECEIVERS_PER_PEER_MAX),
         ),
-        ("repository or landing region", gibibytes(limits::SUBSCRIBED_LEN_MAX_DEFAULT)),
+        ("repository or landing region", format!("{} MiB", limits::SUBSCRIBED_LEN_MAX_DEFAULT >> 20)),
         ("elements", number(limits::EMPTY_ELEMENTS_MAX)),
         ("Hello of a peer that dialled", seconds(limits::HELLO_DEADLINE_NS)),
         ("nothing is attached", seconds(limits::IDLE_SESSION_NS)),

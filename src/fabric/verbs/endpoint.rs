@@ -9,6 +9,7 @@ mod long;
 mod tracker;
 mod wakes;
 mod waking;
+mod windows;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -20,13 +21,14 @@ pub(super) use self::frame::{Arrival, BufferedFrame};
 use self::long::LongOperations;
 pub(super) use self::tracker::BatchTracker;
 use self::wakes::OutgoingWakes;
+use self::windows::Windows;
 use super::device;
 use super::error::{Failure, VerbsError};
 use super::opened::OpenDevice;
 use super::sys::{
-    CHAIN_LEN_MAX, CompletionChannel, CompletionQueue, Concern, DeviceUser, MemoryRegion, Operation,
-    ProtectionDomain, QueuePair, QueuePairKind, QueuePairPlan, RemoteAccess, RemoteFlags, SendChain,
-    SendRequest, Status, SysError, WorkCompletion,
+    CHAIN_LEN_MAX, CompletionChannel, CompletionQueue, Concern, DeviceUser, MemoryRegion, MemoryWindow,
+    Operation, ProtectionDomain, QueuePair, QueuePairKind, QueuePairPlan, RemoteAccess, RemoteFlags,
+    SendChain, SendRequest, Status, SysError, WorkCompletion,
 };
 use super::work::{BatchId, WorkTable};
 use crate::clock::{Clock, SystemClock};
@@ -72,6 +74,8 @@ pub(super) struct Endpoint {
     pub(super) domain: Arc<ProtectionDomain>,
     /// Regions registered in the domain for this endpoint only. `None` if the domain is shared, or the session is over.
     own_regions: Mutex<Option<Vec<Arc<MemoryRegion>>>>,
+    /// The windows through which the peer reads regions.
+    windows: Mutex<Windows>,
     /// Whether the domain is its own.
     pub(super) owns_domain: bool,
     /// Bytes that one operation can move.
@@ -123,6 +127,8 @@ enum Work {
     Frame { buffer: Option<u16> },
     /// A probe of the peer's host.
     Probe,
+    /// A window that is being bound.
+    Bind { _window: Arc<MemoryWindow> },
     /// A wake-up of the peer.
     Wake { tracker: Arc<BatchTracker> },
 }
@@ -192,6 +198,7 @@ impl Endpoint {
             receive_channel,
             domain: Arc::clone(domain),
             own_regions: Mutex::new(owns_domain.then(Vec::new)),
+            windows: Mutex::default(),
             owns_domain,
             message_len_max: device.message_len_max,
             packet_len: AtomicU32::new(0),
@@ -215,9 +222,10 @@ impl Endpoint {
         // An unreliable queue pair does not retransmit.
         let set = if self.is_reliable() { self.queue_pair.set_min_rnr_timer(MIN_RNR_TIMER) } else { Ok(()) };
         let access = state.exposed.flags(self.is_reliable());
-        set.and_then(|()| self.queue_pair.set_access(access)).or_else(|error| {
+        let set = set.and_then(|()| self.queue_pair.set_access(access)).map_err(FabricError::from);
+        set.and_then(|()| self.bind_exposed(&mut state).map(drop)).or_else(|error| {
             // A queue pair that failed meanwhile accepts no settings and needs none.
-            if state.failure.is_some() { Ok(()) } else { Err(error.into()) }
+            if state.failure.is_some() { Ok(()) } else { Err(error) }
         })
     }
 
@@ -257,6 +265,7 @@ impl Endpoint {
     pub(super) fn give_up_all(&self) {
         let regions = self.own_regions.lock().take();
         drop(regions);
+        self.close_windows();
     }
 
     /// Returns the inline bytes of a work request.
@@ -445,8 +454,8 @@ impl EndpointState {
                 self.send_buffers.extend(buffer);
             }
             Some(Work::Probe) => self.is_probing = false,
+            Some(Work::Bind { .. }) | None => {}
             Some(Work::Wake { tracker }) => drop(tracker.wakes.fetch_sub(1, Ordering::Relaxed)),
-            None => {}
         }
     }
 }
@@ -481,14 +490,16 @@ impl Drop for Endpoint {
             // Receives need no draining: one that was posted after the peer made the queue pair fail may never
             // complete, and the buffers belong to the endpoint.
             if batches == 0 || is_broken {
-                return;
+                break;
             }
             if SystemClock.monotonic_ns() - began_ns > limits::verbs::DRAIN_NS {
                 // Their memory stays registered until the queue pair is gone, after which the device cannot access it.
                 tracing::warn!(target: "fabricast", batches, "work requests did not complete");
-                return;
+                break;
             }
             SystemClock.pause(DRAIN_PAUSE);
         }
+        // Before the queue pair: destroying one that has windows may wait for them.
+        self.close_windows();
     }
 }

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use rustix::event::epoll;
 
 pub(super) use self::arrivals::SessionArrivals;
-use super::endpoint::{BufferedFrame, Endpoint};
+use super::endpoint::{BufferedFrame, Endpoint, Posted};
 use super::error::{Failure, VerbsError};
 use super::link::{LinkEvent, QpLink};
 use super::message::{Descriptor, Frame, Inbound, Malformed, Message, Outbound};
@@ -219,7 +219,9 @@ impl Session {
             (Some(registration), Some(endpoint)) => {
                 let entry = registered(registration)?;
                 let descriptor = entry.descriptor(endpoint)?;
-                entry.expose(endpoint)?;
+                if entry.expose(endpoint)? == Posted::NoRoom {
+                    return Ok(Sent::Full);
+                }
                 Some(descriptor)
             }
         };

@@ -7,6 +7,7 @@ mod hostile;
 mod strangers;
 mod traffic;
 mod wakes;
+mod windows;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -62,7 +63,12 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let (near, far, at) = (fabric(), fabric(), address());
+        Self::with(fabric())
+    }
+
+    /// With this far end, which listens.
+    fn with(far: VerbsFabric) -> Self {
+        let (near, at) = (fabric(), address());
         let listener = far.listen_at(&at).unwrap();
         Self { near, far, listener, at: Address::rdma(at) }
     }

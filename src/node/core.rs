@@ -43,8 +43,10 @@ pub(crate) struct NodeCore {
 
 /// The key of the queue that wakes the thread of a node.
 pub(super) const QUEUE_KEY: u64 = 0;
-/// The key of the acceptor of connections.
+/// The key of the first listener; those of the others follow.
 pub(super) const LISTENER_KEY: u64 = 1;
+/// The most listeners.
+pub(super) const LISTENERS_MAX: u64 = 8;
 
 impl NodeCore {
     pub(super) fn new(
@@ -65,7 +67,7 @@ impl NodeCore {
             guard,
             addresses,
             queue,
-            key_next: AtomicU64::new(LISTENER_KEY + 1),
+            key_next: AtomicU64::new(LISTENER_KEY + LISTENERS_MAX),
             topics: Topics::default(),
             worker: Worker::default(),
             failure: OnceLock::new(),

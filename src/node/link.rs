@@ -27,7 +27,9 @@ use crate::control::{
     SubscriberCounts, SubscriberPage, TopicEnded, TopicEntry, WakeSlot,
 };
 use crate::event::Event;
-use crate::fabric::{Address, ArrivalSource, Connection, FabricError, KeyedWaker, Offer, Received};
+use crate::fabric::{
+    Address, ArrivalSource, Connection, FabricError, KeyedWaker, Offer, PeerId, Place, Received,
+};
 use crate::id::{Delivery, Sequence, TopicName};
 use crate::keyring::Authority;
 use crate::limits;
@@ -42,6 +44,8 @@ pub(crate) struct Link {
     waker: KeyedWaker,
     /// Where the peer was dialled. `None` if the peer dialled: such a session has one subscription.
     address: Option<Address>,
+    /// Who dialled, if the peer did and the fabric says so.
+    dialled_by: Option<PeerId>,
     /// A second handle of the connection, for waiting without the lock.
     handle: OwnedFd,
     /// The timeout of each answer.
@@ -183,6 +187,7 @@ impl Link {
             core: Arc::clone(core),
             waker: core.keyed_waker(),
             address: None,
+            dialled_by: connection.place().ok().flatten().map(Place::peer),
             handle: handle.map_err(cloned).map_err(LinkError::Fabric)?,
             timeout_ns,
             waiting: AtomicU32::new(0),
@@ -227,6 +232,11 @@ impl Link {
     /// Whether the peer dialled.
     pub(super) fn is_invited(&self) -> bool {
         self.address.is_none()
+    }
+
+    /// The peer that dialled, as the fabric tells peers apart.
+    pub(super) fn dialled_by(&self) -> Option<PeerId> {
+        self.dialled_by
     }
 
     /// Waits for the peer's hello.

@@ -21,6 +21,7 @@ mod listener;
 mod log;
 mod notices;
 mod outbox;
+mod peer_limits;
 mod persistent;
 mod publish;
 mod seeking;
@@ -49,6 +50,7 @@ pub use feed::{FeedPublisherBuilder, FeedSubscriberBuilder, PersistentFeedBuilde
 pub use invitation::DialError;
 pub use lines::{FeedLinesBuilder, LinesBuilder};
 pub use listener::Listener;
+pub use peer_limits::PeerLimits;
 pub use persistent::PersistentBuilder;
 pub use publish::PublisherBuilder;
 pub use subscribers::{ProgressListing, SubscriberList, SubscriberListing};
@@ -120,6 +122,12 @@ impl Node {
     /// Returns every address at which other nodes find this node. Empty without a name.
     pub fn addresses(&self) -> &[Address] {
         &self.inner.shared.core.addresses
+    }
+
+    /// Returns what its peers may take of it. Of what [`NodeBuilder::peer_limits`] set, sessions may be fewer: no more than the limits of
+    /// open files and locked memory afforded when it was opened.
+    pub fn peer_limits(&self) -> PeerLimits {
+        self.inner.shared.core.guard.limits
     }
 
     /// Dials the node at this address, where a [`Listener`] waits for this topic of this node. On return a subscriber there is

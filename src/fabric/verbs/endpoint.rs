@@ -12,7 +12,7 @@ mod wakes;
 mod waking;
 mod windows;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -33,7 +33,7 @@ use super::sys::{
 };
 use super::work::{BatchId, WorkTable};
 use crate::clock::{Clock, SystemClock};
-use crate::fabric::{Exposure, FabricError, Placement};
+use crate::fabric::{Exposure, FabricError, Place, Placement};
 use crate::limits;
 use crate::memory::{Protection, Region};
 use crate::sync::atomic::{AtomicU32, Ordering};
@@ -52,6 +52,7 @@ const INLINE_LEN_MIN: u32 = 64;
 /// How long a peer waits after a receiver-not-ready NAK: 0.64 ms. Credits prevent it as long as both ends
 /// count them.
 pub(super) const MIN_RNR_TIMER: u8 = 12;
+const _: () = assert!((RECEIVES + SEND_BUFFERS) as usize * FRAME_LEN == limits::SESSION_LOCKED_LEN);
 /// Pause between two polls of a queue that is being drained.
 const DRAIN_PAUSE: Duration = Duration::from_micros(100);
 
@@ -83,6 +84,8 @@ pub(super) struct Endpoint {
     /// Bytes of a packet where packets may be lost; 0 until known.
     packet_len: AtomicU32,
     send_wr_max: u32,
+    /// The place of the peer that dialled, which is free once the queue pair is gone.
+    place: OnceLock<Arc<Place>>,
 }
 
 #[derive(Debug)]
@@ -201,6 +204,7 @@ impl Endpoint {
             message_len_max: device.message_len_max,
             packet_len: AtomicU32::new(0),
             send_wr_max,
+            place: OnceLock::new(),
         });
         context.users().add(&endpoint);
         Ok(endpoint)
@@ -239,6 +243,11 @@ impl Endpoint {
     /// Refuses new one-sided operations: the connection was dropped.
     pub(super) fn close(&self) {
         self.state.lock().is_closed = true;
+    }
+
+    /// Holds the place of the peer.
+    pub(super) fn hold(&self, place: &Arc<Place>) {
+        self.place.get_or_init(|| Arc::clone(place));
     }
 
     /// Keeps a region registered in its private domain, until it is released or the session ends.

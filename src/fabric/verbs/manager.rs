@@ -238,7 +238,7 @@ impl ManagedLink {
             (REJECTED_NO_LISTENER, _, Some(dialled)) => {
                 Err(FabricError::NoSuchNode { address: dialled.address.clone() })
             }
-            (REJECTED_BY_PEER, Some(why), _) => Err(VerbsError::Refused { why }.into()),
+            (REJECTED_BY_PEER, Some(why), _) => Err(why.into()),
             // A node that ends says nothing.
             (REJECTED_BY_PEER, None, _) if event.private_data.iter().any(|byte| *byte != 0) => {
                 Err(VerbsError::NotANode.into())

@@ -23,10 +23,10 @@ use super::opened::Devices;
 use super::region::VerbsRegistered;
 use super::silence::{Silence, SilenceCheck};
 use super::stream::FrameStream;
-use crate::fabric::several::together;
+use crate::fabric::wait::together;
 use crate::fabric::{
-    ArrivalSignals, Capabilities, FabricError, Offer, Placement, Prepared, Received, Registration, RemoteKey,
-    Sent, Waker,
+    ArrivalSignals, Capabilities, FabricError, Offer, Place, Placement, Prepared, Received, Registration,
+    RemoteKey, Sent, Waker,
 };
 use crate::limits;
 use crate::memory::WORD;
@@ -48,6 +48,8 @@ pub(super) struct Session {
     events: OwnedFd,
     /// Set once the device is known.
     endpoint: OnceLock<Arc<Endpoint>>,
+    /// The place of the peer that dialled.
+    place: OnceLock<Arc<Place>>,
     /// What the peer's writes wake.
     signals: ArrivalSignals,
     /// Threads that wait at the endpoint's channel in place of the owner.
@@ -137,6 +139,7 @@ impl Session {
             waker,
             events,
             endpoint: OnceLock::new(),
+            place: OnceLock::new(),
             signals: ArrivalSignals::default(),
             borrowers: Mutex::default(),
             state: Mutex::new(SessionState {
@@ -418,6 +421,7 @@ impl Session {
 
     fn adopt(&self, endpoint: Arc<Endpoint>) -> Result<(), FabricError> {
         let endpoint = self.endpoint.get_or_init(|| endpoint);
+        self.place.get().into_iter().for_each(|place| endpoint.hold(place));
         let data = epoll::EventData::new_u64(0);
         let added = epoll::add(&self.readable, endpoint.wait_handle(), data, epoll::EventFlags::IN);
         added.map_err(FabricError::system("wait for a peer"))

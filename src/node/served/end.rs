@@ -2,7 +2,7 @@
 
 use super::Served;
 use crate::chain::ErrorChain;
-use crate::control::{ControlError, EndSummary};
+use crate::control::{ControlError, EndSummary, RefuseReason};
 use crate::event::Event;
 use crate::fabric::FabricError;
 use crate::id::NodeName;
@@ -33,6 +33,7 @@ impl Served {
         let is_innocent = match result {
             Err(ControlError::Disconnected | ControlError::Broken { .. }) => peer.is_some() || is_connecting,
             Err(ControlError::Deadline { .. }) => is_connecting,
+            Err(ControlError::Rejected { reason: RefuseReason::Idle }) => true,
             _ => false,
         };
         if let Err(error) = result

@@ -276,6 +276,7 @@ fn a_peer_that_is_not_a_node_is_rejected_with_the_reason() {
         let event = connect_with(&world.at, &world.near.devices, data, accept);
         assert_eq!((event.kind, event.status), (CmEventKind::Rejected, 28));
         let told = greeting::Rejection::parse(&event.private_data).unwrap();
+        let greeting::Rejected::Why(told) = told else { panic!("{told:?}") };
         assert!(told.contains(reason), "{told}");
     }
     let (mut near, mut far) = world.connect();

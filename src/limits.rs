@@ -223,6 +223,8 @@ pub(crate) const NOTICE_SILENCE_NS: u64 = 500_000_000;
 
 /// How long a session has to report why it ended, once its connection is lost, before the publisher counts as gone, nanoseconds.
 pub(crate) const LOSS_TOLD_NS: u64 = 1_000_000_000;
+/// How often a node looks whether the file of its keyring has changed, nanoseconds.
+pub(crate) const KEYRING_CHECK_NS: u64 = 1_000_000_000;
 /// How long a peer that dialled has to say hello, nanoseconds.
 pub(crate) const HELLO_DEADLINE_NS: u64 = 2_000_000_000;
 /// How long a session may last in which nothing is attached, nanoseconds. Clients end theirs as soon as they do not need it.

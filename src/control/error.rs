@@ -132,6 +132,12 @@ pub enum ControlError {
         /// The topic.
         topic: TopicName,
     },
+    /// The publisher's node has revoked the access of this subscriber. Nothing that was published before is read any more.
+    #[error("the publisher has revoked the access to {topic}")]
+    Revoked {
+        /// The topic.
+        topic: TopicName,
+    },
     /// This program refused the whole session.
     #[error("this program refused the session ({reason})")]
     Rejected {
@@ -200,6 +206,8 @@ pub enum Unproven {
     WrongTag,
     /// The fabric does not say what it connects.
     Unbound,
+    /// The keys that it proved are no longer in this node's keyring.
+    KeysRemoved,
 }
 
 impl From<Unproven> for ControlError {
@@ -222,6 +230,7 @@ impl fmt::Display for Unproven {
             Self::NoKnownKey => out.write_str("it proved no key of this node's keyring that gives the right it needs"),
             Self::WrongTag => out.write_str("it named a key and does not have its secret, or passes on what others say"),
             Self::Unbound => out.write_str("this connection cannot be authenticated"),
+            Self::KeysRemoved => out.write_str("the keys that it proved are no longer in this node's keyring"),
         }
     }
 }

@@ -154,6 +154,8 @@ pub(crate) struct Capabilities {
     /// The peer dialled with [`Intent::Write`], so regions are exposed to it for writing only. False where the intent makes no
     /// difference.
     pub(crate) is_dialled_to_write: bool,
+    /// A region that was withdrawn is unreadable for the peer at once, although others of the connection go on.
+    pub(crate) withdraws_one: bool,
     /// It is not established yet. A peer may make several attempts to connect, and drop all but one of them in this state.
     pub(crate) is_connecting: bool,
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use self::tending::Tending;
 use super::agenda::Agenda;
 use super::backlog::Backlog;
-use super::core::{LISTENER_KEY, LISTENERS_MAX, QUEUE_KEY};
+use super::core::{KEYRING_KEY, LISTENER_KEY, LISTENERS_MAX, QUEUE_KEY};
 use super::link::{Link, LinkTurn};
 use super::served::Served;
 use super::serving::Serving;
@@ -17,10 +17,11 @@ use crate::clock::saturate;
 use crate::control::{ControlError, RefuseReason};
 use crate::event::Event;
 use crate::fabric::{Acceptor, FabricError, Interest};
-use crate::keyring::Right;
+use crate::keyring::{Keys, Right};
 use crate::limits;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
+mod revoking;
 mod tending;
 #[cfg(test)]
 mod tests;
@@ -57,6 +58,8 @@ pub(super) struct Driver {
     beaten_ns: Option<u64>,
     /// Notices are queued.
     tend_soon: bool,
+    /// The keys with which the sessions were compared last.
+    keys: Option<Arc<Keys>>,
     /// The sessions that have had turns.
     #[cfg(test)]
     visited: Vec<u64>,
@@ -83,12 +86,14 @@ impl Driver {
             invited: BTreeMap::new(),
             beaten_ns: None,
             tend_soon: false,
+            keys: None,
             #[cfg(test)]
             visited: Vec::new(),
         };
         for listener in listeners {
             driver.listen(listener)?;
         }
+        driver.agenda.mark(KEYRING_KEY);
         Ok(driver)
     }
 
@@ -111,6 +116,10 @@ impl Driver {
             if keys.contains(&key) {
                 self.accept(key, now_ns, &mut keys);
             }
+        }
+        self.revoke();
+        if keys.contains(&KEYRING_KEY) {
+            self.renew_keys(now_ns);
         }
         self.take_dialled(&mut keys);
         self.tend_topics(now_ns, &mut keys);

@@ -31,7 +31,7 @@ use crate::fabric::{
     Address, ArrivalSource, Connection, FabricError, KeyedWaker, Offer, PeerId, Place, Received,
 };
 use crate::id::{Delivery, Sequence, TopicName};
-use crate::keyring::Authority;
+use crate::keyring::{Authority, Keys};
 use crate::limits;
 use crate::subscriber::TopicEnd;
 use crate::sync::atomic::AtomicU32;
@@ -277,6 +277,13 @@ impl Link {
         let _ = state.session.end(now_ns, EndReason::DONE, total);
         state.fail(error.clone());
         LinkError::Session(error)
+    }
+
+    /// Compares what the peer has proven with the keys that are in force now. Returns whether it may go on.
+    pub(super) fn renew_keys(&self, keys: &Arc<Keys>) -> bool {
+        let mut state = self.state.lock();
+        let peer = state.peer.as_ref().map(|peer| peer.node.clone());
+        state.session.renew_keys(peer.as_ref(), keys)
     }
 
     /// Ends the session of a node that stops.

@@ -29,6 +29,7 @@ mod leaving;
 mod pacing;
 mod progress;
 mod request;
+mod revoking;
 mod tenure;
 #[cfg(test)]
 pub(super) mod tests;
@@ -59,6 +60,8 @@ pub(super) struct Served {
     has_let_go: bool,
     /// Detached attachments whose memory may still be written or read.
     leaving: BTreeMap<AttachmentId, ServedAttachment>,
+    /// Revoked ones, before the peer is notified.
+    revoked: BTreeMap<AttachmentId, ServedAttachment>,
     /// Attachments whose topics have ended, before the peer detaches.
     ended: BTreeMap<AttachmentId, EndedAttachment>,
     /// How notices reach the peer.
@@ -131,6 +134,7 @@ impl Served {
             may_have_lost: false,
             has_let_go: false,
             leaving: BTreeMap::new(),
+            revoked: BTreeMap::new(),
             ended: BTreeMap::new(),
             audience: Audience::default(),
             wake_sockets: BTreeMap::new(),
@@ -248,13 +252,13 @@ impl Served {
 
     /// Whether one-sided writes are in flight.
     pub(super) fn has_writes_under_way(&self) -> bool {
-        !(self.leaving.is_empty() && self.beginning.is_empty() && self.ending.is_empty())
+        !(self.leaving.is_empty() && self.revoked.is_empty() && self.beginning.is_empty() && self.ending.is_empty())
     }
 
     /// The same, except writes that wait for a stalled subscriber, which are tended from time to time.
     fn awaits_writes(&self) -> bool {
         let awaits = |it: &ServedAttachment| !it.rests();
-        !(self.leaving.is_empty() && self.beginning.is_empty()) || self.ending().any(awaits)
+        !(self.leaving.is_empty() && self.revoked.is_empty() && self.beginning.is_empty()) || self.ending().any(awaits)
     }
 
     /// Begins the end of the session. The newest sequence reports what could not be written.
@@ -288,6 +292,7 @@ impl Served {
         }
         self.tell_exposed();
         self.tell_detached();
+        self.tell_revoked();
         if may_have_lost {
             self.end_if_unwritable(&serving.core);
         }

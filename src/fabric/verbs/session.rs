@@ -264,10 +264,12 @@ impl Session {
 
     /// Returns its capabilities, known once the endpoint exists.
     pub(super) fn capabilities(&self) -> Capabilities {
-        let placement = self.endpoint.get().map_or_else(Placement::default, |endpoint| endpoint.placement());
+        let endpoint = self.endpoint.get();
+        let placement = endpoint.map_or_else(Placement::default, |endpoint| endpoint.placement());
+        let withdraws_one = endpoint.is_some_and(|endpoint| endpoint.has_windows());
         let state = self.state.lock();
         let (is_dialled_to_write, is_connecting) = (state.link.is_dialled_to_write(), !state.is_established);
-        Capabilities { placement, shares_memory: false, is_dialled_to_write, is_connecting }
+        Capabilities { placement, shares_memory: false, is_dialled_to_write, is_connecting, withdraws_one }
     }
 
     /// Marks the owner gone. What it sent is still delivered, within a deadline.

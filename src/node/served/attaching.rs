@@ -144,7 +144,7 @@ impl Served {
     }
 
     /// The peer, as an admission sees it.
-    fn subscriber(&self, core: &NodeCore, topic: &TopicName) -> Peer {
+    pub(super) fn subscriber(&self, core: &NodeCore, topic: &TopicName) -> Peer {
         Peer {
             node: self.peer.as_ref().unwrap_or(&core.identity.node).clone(),
             process: self.process,

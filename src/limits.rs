@@ -223,6 +223,11 @@ pub(crate) const NOTICE_SILENCE_NS: u64 = 500_000_000;
 
 /// How long a session has to report why it ended, once its connection is lost, before the publisher counts as gone, nanoseconds.
 pub(crate) const LOSS_TOLD_NS: u64 = 1_000_000_000;
+/// How long a subscriber whose access was revoked may take to stop reading, nanoseconds. Then its memory window is closed, and a READ
+/// ends its session.
+pub(crate) const REVOKED_GRACE_NS: u64 = 1_000_000_000;
+/// How long after that it reads nothing more a subscriber's node detaches, nanoseconds: what is in flight completes before.
+pub(crate) const REVOKED_DETACH_NS: u64 = 200_000_000;
 /// How often a node looks whether the file of its keyring has changed, nanoseconds.
 pub(crate) const KEYRING_CHECK_NS: u64 = 1_000_000_000;
 /// How long a peer that dialled has to say hello, nanoseconds.

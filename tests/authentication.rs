@@ -12,8 +12,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use fabricast::{
-    Address, Admission, DialError, DirectoryError, Event, EventSink, KeyName, Keyring, Node, NodeBuilder,
-    Peer, PeerAddress, RdmaConnect, RefuseReason, Right, StateSubscriber, SubscriberError, TopicName,
+    Address, Admission, ControlError, DialError, DirectoryError, Event, EventSink, KeyName, Keyring, Node,
+    NodeBuilder, Peer, PeerAddress, RdmaConnect, ReceiveError, RefuseReason, Right, StateSubscriber,
+    SubscriberError, TopicName,
 };
 
 use self::support::raw::{self, RawListener, RawPeer};
@@ -114,7 +115,7 @@ fn subscribe(node: &Node, address: &Address, topic: &str) -> Result<StateSubscri
 fn is_unauthenticated(outcome: Result<StateSubscriber<u64>, SubscriberError>) {
     let Err(error) = outcome else { panic!("it was admitted") };
     let SubscriberError::Session { source, .. } = &error else { panic!("{error:?}") };
-    let refused = matches!(source, fabricast::ControlError::Refused { reason: RefuseReason::NotAuthenticated, text }
+    let refused = matches!(source, ControlError::Refused { reason: RefuseReason::NotAuthenticated, text }
         if text.is_empty());
     assert!(refused, "{source:?}");
     assert!(!error.is_transient());
@@ -233,16 +234,96 @@ fn rotated_key_is_in_force_at_the_next_session(medium: Medium) {
 
     replace(&path, &new);
     is_unauthenticated(subscribe(&world.reading(&old), &address, "md/a"));
-    subscribe(&world.reading(&new), &address, "md/a").expect("the new key is in force");
-    // The session that began before goes on.
+    let goes_on = subscribe(&world.reading(&new), &address, "md/a").expect("the new key is in force");
+    // A session whose peer has proven a key that is left goes on; one without ends.
+    let mut goes_on = goes_on;
+    let error = end_of(&mut subscriber);
+    assert!(matches!(error, ControlError::Refused { reason: RefuseReason::NotAuthenticated, .. }), "{error}");
     for publisher in &mut publishers {
         publisher.publish(&8).expect("it fits");
     }
-    let is_new = |subscriber: &mut StateSubscriber<u64>| {
-        let sample = subscriber.receive_timeout(PATIENCE).expect("the session goes on");
-        sample.is_some_and(|sample| sample.value == 8)
-    };
-    wait_until("the value", || is_new(&mut subscriber));
+    wait_for_value(&mut goes_on, 8);
+}
+
+/// Waits for the end of a subscription whose publisher counts as gone, and returns how it ended.
+fn end_of(subscriber: &mut StateSubscriber<u64>) -> ControlError {
+    loop {
+        match subscriber.receive_timeout(PATIENCE) {
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("the subscription goes on"),
+            Err(ReceiveError::Gone { source }) => return source,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Waits until this value is received.
+fn wait_for_value(subscriber: &mut StateSubscriber<u64>, value: u64) {
+    wait_until("the value", || {
+        let sample = subscriber.receive_timeout(PATIENCE).expect("the subscription goes on");
+        sample.is_some_and(|sample| sample.value == value)
+    });
+}
+
+/// A key whose line changes loses the topics that the new one does not name.
+fn narrowed_key_loses_topics(medium: Medium) {
+    let world = World::new(medium);
+    let path = world.dir.path().join("keys");
+    replace(&path, &format!("desk read md,mdx {}", secret(1)));
+    let (mut publishers, _node, address) = world.publishing(Keyring::open(&path).expect("a keyring"));
+    let node = world.reading(&format!("desk read md,mdx {}", secret(1)));
+    let mut kept = subscribe(&node, &address, "md/a").expect("the key is in force");
+    let mut lost = subscribe(&node, &address, "mdx").expect("the key is in force");
+    replace(&path, &format!("desk read md {}", secret(1)));
+    assert!(matches!(end_of(&mut lost), ControlError::Revoked { topic } if topic.as_str() == "mdx"));
+    for publisher in &mut publishers {
+        publisher.publish(&9).expect("it fits");
+    }
+    wait_for_value(&mut kept, 9);
+}
+
+/// One node has two subscriptions to a topic, by pull and by push, and one to another; a second node subscribes, too.
+fn revoked_subscriber_loses_its_topic_only(medium: Medium) {
+    let world = World::new(medium);
+    let (mut publishers, node, address) = world.publishing(publishers_keys());
+    let [desk, other] = [(); 2].map(|()| world.reading(&format!("ops read * {}", secret(3))));
+    let mut pulling = subscribe(&desk, &address, "md/a").expect("the key covers it");
+    let pushed = desk.state_subscriber::<u64>(format!("{address}/md/a").as_str()).push().timeout(PATIENCE);
+    let mut pushed = pushed.open().expect("the key covers it");
+    let mut kept = subscribe(&desk, &address, "md/b").expect("the key covers it");
+    let mut others = subscribe(&other, &address, "md/a").expect("the key covers it");
+
+    let name = desk.name().clone();
+    let is_desk = move |peer: &Peer| peer.node == name && peer.key.is_some();
+    assert_eq!(node.revoke("md/a", is_desk.clone()).expect("the node runs"), 2);
+    for publisher in &mut publishers {
+        publisher.publish(&11).expect("it fits");
+    }
+    for subscriber in [&mut pulling, &mut pushed] {
+        let mut received = Vec::new();
+        let error = loop {
+            match subscriber.receive_timeout(PATIENCE) {
+                Ok(sample) => received.push(sample.expect("the subscription ends").value),
+                Err(ReceiveError::Gone { source }) => break source,
+                Err(error) => panic!("{error}"),
+            }
+        };
+        assert!(matches!(&error, ControlError::Revoked { topic } if topic.as_str() == "md/a"), "{error}");
+        if let Medium::Rdma(_) = medium {
+            assert!(!received.contains(&11), "{received:?}");
+        }
+    }
+    wait_for_value(&mut kept, 11);
+    wait_for_value(&mut others, 11);
+    assert_eq!(node.revoke("md/a", is_desk).expect("the node runs"), 0);
+    assert_eq!(node.revoke("md/none", |_| true).expect("the node runs"), 0);
+    wait_until("one subscriber", || {
+        let first = publishers.first().expect("the topics were opened");
+        (first.pull_subscribers(), first.push_subscribers()) == (1, 0)
+    });
+    // Nothing keeps it from subscribing again: that is for keys and admission.
+    let mut again = subscribe(&desk, &address, "md/a").expect("the key covers it");
+    wait_for_value(&mut again, 11);
 }
 
 /// Admits one node, and records what it is asked.
@@ -335,6 +416,8 @@ over_every_medium! {
     strangers_are_refused_and_learn_nothing,
     publishers_that_dial_need_the_right_to_publish,
     rotated_key_is_in_force_at_the_next_session,
+    narrowed_key_loses_topics,
+    revoked_subscriber_loses_its_topic_only,
     application_refuses_peers_that_have_keys,
 }
 
@@ -350,7 +433,7 @@ fn node_with_keys_does_not_take_one_without_for_a_publisher_over_rdma() {
         let error = subscribe(&desk, &address, "md/a").expect_err("it proves nothing");
         let SubscriberError::Session { source, .. } = &error else { panic!("{error:?}") };
         let why = fabricast::Unproven::DialledWithoutKeys;
-        assert_eq!(*source, fabricast::ControlError::Unauthenticated { why });
+        assert_eq!(*source, ControlError::Unauthenticated { why });
         subscribe(&world.stranger(), &address, "md/a").expect("a node without keys may");
     }
 }

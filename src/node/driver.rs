@@ -9,6 +9,7 @@ use super::agenda::Agenda;
 use super::backlog::Backlog;
 use super::core::{KEYRING_KEY, LISTENER_KEY, LISTENERS_MAX, QUEUE_KEY};
 use super::link::{Link, LinkTurn};
+use super::revocation::Revocation;
 use super::served::Served;
 use super::serving::Serving;
 use super::shared::Shared;
@@ -58,6 +59,8 @@ pub(super) struct Driver {
     beaten_ns: Option<u64>,
     /// Notices are queued.
     tend_soon: bool,
+    /// What is being revoked, and from how many subscribers.
+    revoking: Vec<(Revocation, usize)>,
     /// The keys with which the sessions were compared last.
     keys: Option<Arc<Keys>>,
     /// The sessions that have had turns.
@@ -86,6 +89,7 @@ impl Driver {
             invited: BTreeMap::new(),
             beaten_ns: None,
             tend_soon: false,
+            revoking: Vec::new(),
             keys: None,
             #[cfg(test)]
             visited: Vec::new(),
@@ -131,6 +135,7 @@ impl Driver {
         for key in &keys {
             self.visit_link(*key, now_ns);
         }
+        self.finish_revoking();
     }
 
     /// Runs turns until `stopped` is set and the thread woken.

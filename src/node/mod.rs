@@ -184,12 +184,14 @@ impl Node {
     /// a subscriber away, also have the [admission](NodeBuilder::admission) refuse it, or remove its key from the keyring: otherwise it may
     /// subscribe again.
     ///
-    /// Nothing is written to a landing region by the next publish. Over RDMA a repository is unreadable for the subscriber on return,
-    /// whatever its program does: its memory window is closed. Where the device has no memory windows, the whole session with the
+    /// On return nothing is written to the landing regions of these subscribers any more, and over RDMA the repository is unreadable for
+    /// them, whatever their programs do: their memory windows are closed. Their nodes have a second to stop reading before that, so that
+    /// their other subscriptions go on. Where the device has no memory windows, the whole session with the
     /// subscriber's node ends. A subscriber on this host can keep what it has mapped, until the topic ends, if it ignores the end; one of
     /// this library does not.
     ///
-    /// Blocks until the node's thread has done it, usually less than a millisecond. Not to be called on that thread: by an admission, or an
+    /// Blocks until the node's thread has done it: less than a millisecond on this host, over RDMA a few round trips, and at most a second
+    /// for subscribers that go on reading. Not to be called on that thread: by an admission, or an
     /// event sink. Allocates.
     ///
     /// # Errors

@@ -43,7 +43,9 @@ impl Revocations {
             match count.recv_timeout(CHECK_INTERVAL) {
                 Ok(count) => return Ok(count),
                 Err(RecvTimeoutError::Disconnected) => return Err(PublisherError::NodeFailed),
-                Err(RecvTimeoutError::Timeout) => core.check_runs().map_err(|_| PublisherError::NodeFailed)?,
+                Err(RecvTimeoutError::Timeout) => {
+                    core.check_runs().map_err(|_| PublisherError::NodeFailed)?
+                }
             }
         }
     }

@@ -4,6 +4,7 @@ use std::sync::{Arc, Weak};
 
 use self::attachment::{EndedAttachment, Preparing, ServedAttachment};
 use self::audience::Audience;
+use self::revoking::RevokedAttachment;
 use self::tenure::{Tenure, price};
 use super::core::NodeCore;
 use super::directory::entry;
@@ -60,8 +61,8 @@ pub(super) struct Served {
     has_let_go: bool,
     /// Detached attachments whose memory may still be written or read.
     leaving: BTreeMap<AttachmentId, ServedAttachment>,
-    /// Revoked ones, before the peer is notified.
-    revoked: BTreeMap<AttachmentId, ServedAttachment>,
+    /// Revoked ones that the peer may still reach.
+    revoked: BTreeMap<AttachmentId, RevokedAttachment>,
     /// Attachments whose topics have ended, before the peer detaches.
     ended: BTreeMap<AttachmentId, EndedAttachment>,
     /// How notices reach the peer.
@@ -241,8 +242,13 @@ impl Served {
         }
         let ended = self.ended.values().filter_map(EndedAttachment::until_ns);
         let ending = self.ending().filter_map(ServedAttachment::ended_until_ns);
-        let own =
-            self.session.deadline_ns().into_iter().chain(self.audience.due_ns()).chain(self.tenure.due_ns());
+        let own = self
+            .session
+            .deadline_ns()
+            .into_iter()
+            .chain(self.audience.due_ns())
+            .chain(self.revoked_due_ns())
+            .chain(self.tenure.due_ns());
         own.chain(ended).chain(ending).min()
     }
 
@@ -252,13 +258,13 @@ impl Served {
 
     /// Whether one-sided writes are in flight.
     pub(super) fn has_writes_under_way(&self) -> bool {
-        !(self.leaving.is_empty() && self.revoked.is_empty() && self.beginning.is_empty() && self.ending.is_empty())
+        !(self.leaving.is_empty() && self.beginning.is_empty() && self.ending.is_empty())
     }
 
     /// The same, except writes that wait for a stalled subscriber, which are tended from time to time.
     fn awaits_writes(&self) -> bool {
         let awaits = |it: &ServedAttachment| !it.rests();
-        !(self.leaving.is_empty() && self.revoked.is_empty() && self.beginning.is_empty()) || self.ending().any(awaits)
+        !(self.leaving.is_empty() && self.beginning.is_empty()) || self.ending().any(awaits)
     }
 
     /// Begins the end of the session. The newest sequence reports what could not be written.
@@ -292,7 +298,7 @@ impl Served {
         }
         self.tell_exposed();
         self.tell_detached();
-        self.tell_revoked();
+        self.tend_revoked(now_ns);
         if may_have_lost {
             self.end_if_unwritable(&serving.core);
         }

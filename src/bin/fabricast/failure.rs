@@ -334,9 +334,9 @@ fn of_session(address: &Address, source: &ControlError, error: &dyn Error) -> Fa
         ControlError::Refused { reason: RefuseReason::NotAuthenticated, .. } => {
             Failure::new(Exit::Refused, format!("{error}; pass a file with one of them by --key-file"))
         }
-        ControlError::Unauthenticated { .. } | ControlError::NotCovered { .. } => {
-            Failure::new(Exit::Refused, error)
-        }
+        ControlError::Unauthenticated { .. }
+        | ControlError::NotCovered { .. }
+        | ControlError::Revoked { .. } => Failure::new(Exit::Refused, error),
         ControlError::Refused { .. } => Failure::new(Exit::Refused, error),
         _ => Failure::new(Exit::Unreachable, error),
     }

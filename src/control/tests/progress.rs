@@ -100,6 +100,31 @@ fn overtaken_subscriber_detaches_as_from_a_topic_that_ended() {
     }
 }
 
+/// Whatever its policy, and whether or not it was let go before.
+#[test]
+fn revoked_subscriber_detaches_as_from_a_topic_that_ended() {
+    for (name, policy, is_let_go) in [
+        ("pull", SlowPolicy::Lap, false),
+        ("push", SlowPolicy::Block, true),
+        ("push", SlowPolicy::Lap, false),
+    ] {
+        let mut pair = Pair::ready();
+        let attachment = attach(&mut pair, name, policy);
+        if is_let_go {
+            pair.server.let_go(attachment, LetGoReason::Unseen, 4).unwrap();
+        }
+        pair.server.let_go(attachment, LetGoReason::Revoked, 5).unwrap();
+        pair.pump();
+        assert_eq!(pair.events.last(), Some(&ClientEvent::LetGo(let_go(attachment, LetGoReason::Revoked))));
+        // It is over: the message says so once.
+        let again = codec::encode(&Message::LetGo(let_go(attachment, LetGoReason::Revoked)));
+        pair.client.detach(attachment, counts(1)).unwrap();
+        pair.pump();
+        assert_eq!((&pair.closed, &pair.failed), (&None, &None));
+        assert!(pair.client.on_message(&again, 0).is_err());
+    }
+}
+
 #[test]
 fn subscriber_that_is_overtaken_before_its_landing_region_is_accepted_gets_both_answers() {
     let mut pair = Pair::ready();

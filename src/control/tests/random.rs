@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use proptest::prelude::*;
 
 use super::sample::{
-    self, any_attachment, any_delivery, any_hello, any_invite, any_message, any_progress, any_topic, any_way,
-    counts, entry, grant_of, greeting,
+    self, any_attachment, any_delivery, any_hello, any_invite, any_let_go, any_message, any_progress,
+    any_topic, any_way, counts, entry, grant_of, greeting,
 };
 use crate::control::LetGoReason;
 use crate::control::client::{AttachOptions, ClientEvent, ClientSession};
@@ -64,9 +64,7 @@ fn any_request() -> impl Strategy<Value = Request> {
             .prop_map(|(topic, delivery, progress)| Request::Attach(topic, delivery, progress)),
         any_topic().prop_map(Request::ListSubscribers),
         any::<bool>().prop_map(Request::AnswerSubscribers),
-        (any_attachment(), any::<bool>()).prop_map(|(id, overtaken)| {
-            Request::LetGo(id, if overtaken { LetGoReason::Overtaken } else { LetGoReason::Unseen })
-        }),
+        (any_attachment(), any_let_go()).prop_map(|(id, reason)| Request::LetGo(id, reason)),
         any_attachment().prop_map(Request::Expose),
         any_attachment().prop_map(Request::Detach),
         Just(Request::End),

@@ -197,8 +197,7 @@ pub(crate) fn any_message() -> impl Strategy<Value = Message> {
             }),
         any_topic().prop_map(|topic| Message::ListSubscribers(ListSubscribers { topic })),
         any::<bool>().prop_map(|found| Message::Subscribers(Subscribers { found: found.then(subscribers) })),
-        (any_attachment(), any::<bool>(), 0..9_u64).prop_map(|(attachment, overtaken, published)| {
-            let reason = if overtaken { LetGoReason::Overtaken } else { LetGoReason::Unseen };
+        (any_attachment(), any_let_go(), 0..9_u64).prop_map(|(attachment, reason, published)| {
             Message::LetGo(LetGo { attachment, reason, published })
         }),
         (any_attachment(), any_topic())
@@ -285,4 +284,9 @@ fn any_options() -> impl Strategy<Value = KindOptions> {
 
 fn any_name() -> impl Strategy<Value = String> {
     "[a-c]{1,2}"
+}
+
+/// Any reason to let a subscriber go.
+pub(super) fn any_let_go() -> impl Strategy<Value = LetGoReason> {
+    proptest::sample::select(vec![LetGoReason::Unseen, LetGoReason::Overtaken, LetGoReason::Revoked])
 }

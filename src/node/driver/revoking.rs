@@ -6,6 +6,7 @@ use super::Driver;
 use crate::control::Unproven;
 use crate::limits;
 use crate::node::core::KEYRING_KEY;
+use crate::node::served::Served;
 
 impl Driver {
     /// Revokes what the program has asked for. Marks the sessions affected.
@@ -19,7 +20,14 @@ impl Driver {
                 }
                 count += revoked;
             }
-            revocation.done(count);
+            self.revoking.push((revocation, count));
+        }
+    }
+
+    /// Tells the program once the peers reach nothing any more.
+    pub(super) fn finish_revoking(&mut self) {
+        if !self.revoking.is_empty() && !self.served.values().any(Served::is_revoking) {
+            self.revoking.drain(..).for_each(|(revocation, count)| revocation.done(count));
         }
     }
 

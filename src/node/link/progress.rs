@@ -103,7 +103,11 @@ impl LinkState {
             LetGoReason::Overtaken => {
                 self.finish(attachment, TopicEnd::Overtaken { last: Sequence::NONE }, now_ns);
             }
-            LetGoReason::Revoked => self.finish(attachment, TopicEnd::Gone { error: revoked }, now_ns),
+            LetGoReason::Revoked => {
+                // As if it had ended so long ago that this node detaches soon, once what is in flight is complete.
+                let since_ns = now_ns.saturating_sub(limits::ENDED_DETACH_NS - limits::REVOKED_DETACH_NS);
+                self.finish(attachment, TopicEnd::Gone { error: revoked }, since_ns);
+            }
         }
     }
 }

@@ -35,6 +35,9 @@ impl Served {
 
     /// Ends the rest of an attachment whose topic has ended.
     pub(super) fn detach_ended(&mut self, core: &NodeCore, id: AttachmentId, counts: SubscriberCounts) {
+        if let Some(revoked) = self.take_revoked(id) {
+            return self.tell_detached_counts(core, &revoked, counts);
+        }
         let Some(EndedAttachment { name, counted, kept, unfinished }) = self.ended.remove(&id) else {
             return;
         };
@@ -55,6 +58,12 @@ impl Served {
             || ended.any(|kept| Arc::ptr_eq(&kept.topic, topic));
         if !is_read {
             self.connection.withdraw(&topic.registration);
+        }
+    }
+
+    fn tell_detached_counts(&self, core: &NodeCore, detached: &ServedAttachment, counts: SubscriberCounts) {
+        if detached.counted {
+            self.tell_counts(core, &detached.topic.name, counts);
         }
     }
 

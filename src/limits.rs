@@ -97,6 +97,8 @@ pub(crate) const SEEK_SOON_NS: u64 = 10_000_000_000;
 
 /// The greatest sequence after which a publisher may begin: more follow than will ever be published.
 pub const SEQUENCE_AFTER_MAX: u64 = 1 << 48;
+/// The greatest newest sequence that a repository file may have.
+pub(crate) const SEQUENCE_MAX: u64 = 2 * SEQUENCE_AFTER_MAX;
 
 /// Topics of one node.
 pub const TOPICS_MAX: usize = 4096;

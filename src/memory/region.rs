@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use rustix::mm::MapFlags;
 use rustix::process::Resource;
 
+use super::file::{RepositoryFileError, WarmFile, is_tmpfs};
 use super::words::Words;
 use super::{LINE, WORD};
 use crate::limits;
@@ -76,8 +77,10 @@ pub enum MemoryError {
 pub(crate) struct Region {
     words: Words,
     access: Access,
-    /// The memory file, if the memory was allocated here. A mapping does not need it.
+    /// The memory file, if the memory was allocated here. A mapping does not need it. Of a repository file a descriptor for readers.
     file: Option<OwnedFd>,
+    /// The repository file, locked. After the mapping: nothing is stored once another process may have it.
+    kept: Option<WarmFile>,
 }
 
 /// Checks the process's limit on the length of files, which memory files count as: the kernel kills a process that exceeds it
@@ -92,7 +95,7 @@ impl Region {
     #[cfg(any(loom, miri))]
     #[expect(clippy::unnecessary_wraps, reason = "mapping may fail")]
     pub(crate) fn allocate(len: usize, _protection: Protection) -> Result<Self, MemoryError> {
-        Ok(Self { words: Words::new(len.div_ceil(WORD)), access: Access::Write, file: None })
+        Ok(Self { words: Words::new(len.div_ceil(WORD)), access: Access::Write, file: None, kept: None })
     }
 
     /// Creates a zeroed region of at least `len` bytes (rounded up to whole pages), with its pages present.
@@ -156,10 +159,44 @@ impl Region {
         Ok(region)
     }
 
+    /// Maps the first `len` bytes (rounded up to whole pages) of a repository file, whose pages are all present.
+    pub(crate) fn keep(file: WarmFile, len: usize) -> Result<Self, RepositoryFileError> {
+        let len = whole_pages(len);
+        let system = |what, source| RepositoryFileError::System { what, path: file.path().to_owned(), source };
+        if len as u64 > file.len() {
+            return Err(system("map", io::ErrorKind::UnexpectedEof.into()));
+        }
+        let mapped = Self::map_populated(&file, len).map_err(|error| system("map", io::Error::other(error)))?;
+        let readable = file.for_readers()?;
+        Ok(Self { file: Some(readable), kept: Some(file), ..mapped })
+    }
+
+    /// Returns the repository file that it maps.
+    pub(crate) fn kept(&self) -> Option<&WarmFile> {
+        self.kept.as_ref()
+    }
+
+    /// Maps the first `len_min` bytes (rounded up to whole pages) of a peer's repository file for reading. It cannot be sealed: whoever may
+    /// write it can cut it, and so end this process by `SIGBUS`.
+    pub(crate) fn import_kept(file: BorrowedFd<'_>, len_min: usize) -> Result<Self, MemoryError> {
+        let unfit = |why| MemoryError::Unfit { why };
+        if !is_tmpfs(file).map_err(|_| unfit("its file system cannot be read"))? {
+            return Err(unfit("it is neither a sealed memory file nor a file in a tmpfs"));
+        }
+        let stat = rustix::fs::fstat(file).map_err(|_| unfit("its length cannot be read"))?;
+        let found = usize::try_from(stat.st_size).map_err(|_| unfit("its length is negative"))?;
+        let len = whole_pages(len_min);
+        if found < len || len > limits::REGION_LEN_MAX {
+            return Err(unfit("it is shorter than agreed"));
+        }
+        check_pages(file, len)?;
+        Self::map(file, len, Access::Read, MapFlags::POPULATE)
+    }
+
     /// Maps memory of this process with all pages present. MAP_POPULATE silently skips pages that it cannot allocate,
     /// and peers would refuse the region as sparse.
-    fn map_populated(file: &OwnedFd, len: usize) -> Result<Self, MemoryError> {
-        let region = Self::map(file, len, Access::Write, MapFlags::empty())?;
+    fn map_populated(file: impl AsFd, len: usize) -> Result<Self, MemoryError> {
+        let region = Self::map(&file, len, Access::Write, MapFlags::empty())?;
         match rustix::io::retry_on_intr(|| region.words.populate(0, len)) {
             Ok(()) => Ok(region),
             // Not supported before kernel 5.14.
@@ -187,10 +224,15 @@ impl Region {
         Ok(seals.intersects(SealFlags::FUTURE_WRITE | SealFlags::WRITE))
     }
 
+    /// Whether peers may only read this region.
+    pub(crate) fn is_for_readers(&self) -> Result<bool, MemoryError> {
+        if self.kept.is_some() { Ok(true) } else { Self::is_sealed_against_writing(self.file()) }
+    }
+
     fn map(file: impl AsFd, len: usize, access: Access, populate: MapFlags) -> Result<Self, MemoryError> {
         let words = Words::map(file, len, access == Access::Write, populate);
         let words = words.map_err(|errno| MemoryError::System { what: "map", len, source: errno.into() })?;
-        Ok(Self { words, access, file: None })
+        Ok(Self { words, access, file: None, kept: None })
     }
 
     /// Returns its length in bytes; a multiple of the page size.

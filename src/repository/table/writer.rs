@@ -126,6 +126,35 @@ impl Writer for TableWriter {
 }
 
 impl TableWriter {
+    /// Takes over a cell of a writer that is gone, in order: the stamp that its next entry continues, the header of its newest entry, and
+    /// the key that it has. Returns false if another cell has that key.
+    pub(super) fn adopt(
+        &mut self,
+        cell: usize,
+        stamp: Stamp,
+        header: Option<&EntryHeader>,
+        key: Option<&[u8]>,
+    ) -> bool {
+        let Some(adopted) = self.cells.get_mut(cell) else { return false };
+        let (number, added) = header.map_or((0, Sequence::NONE), |header| (header.number, header.added));
+        *adopted = Cell { stamp, number, added: if key.is_some() { added } else { Sequence::NONE } };
+        match key {
+            None if header.is_some() || stamp != Stamp::NONE => {
+                // A capacity has 24 bits.
+                self.free.extend(u32::try_from(cell));
+                self.unused = cell + 1;
+                true
+            }
+            None => true,
+            Some(key) if self.directory.find(key).is_some() => false,
+            Some(key) => {
+                self.directory.insert(cell, key);
+                self.unused = cell + 1;
+                true
+            }
+        }
+    }
+
     /// Returns its geometry.
     pub(crate) fn geometry(&self) -> TableGeometry {
         self.geometry

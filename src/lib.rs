@@ -138,7 +138,7 @@ pub use inspect::{GeometryReport, InspectError, Liveness, TopicReport};
 pub use keyring::{KeyLineError, KeyName, Keyring, KeyringError, Right};
 pub use layout::header::HeaderError;
 pub use layout::{Fact, GeometryError};
-pub use memory::MemoryError;
+pub use memory::{FileHolder, MemoryError, RepositoryFileError};
 pub use metrics::{Counter, Unit};
 #[cfg(feature = "tokio")]
 pub use node::AsyncListener;

@@ -12,13 +12,20 @@
 //! 30       name, then schema
 //! ```
 
-use super::{WORD, halves, joined};
+use std::path::Path;
+
+use super::header::StaticHeader;
+use super::{Geometry, WORD, halves, joined};
 use crate::checksum::Crc32;
-use crate::id::{Sequence, TopicName};
+use crate::id::{Sequence, TopicId, TopicName};
 use crate::limits;
+use crate::memory::RepositoryFileError;
+use crate::payload::Schema;
 
 /// Where a description begins: at the next multiple of this many bytes behind the repository.
 const ALIGN: u64 = 4096;
+/// The longest pages of memory that processors of 64 bits have by default.
+const PAGE_LEN_MAX: u64 = 64 * 1024;
 /// `FBCFILE1`, in memory order.
 const MAGIC: u64 = u64::from_le_bytes(*b"FBCFILE1");
 const HEAD_WORDS: usize = 6;
@@ -42,6 +49,69 @@ pub(crate) struct Description {
 /// The first words of a description, whose lengths are possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DescriptionHead([u64; HEAD_WORDS]);
+
+/// What a repository file describes, checked.
+#[derive(Clone, Debug)]
+pub(crate) struct Described {
+    pub(crate) header: StaticHeader,
+    pub(crate) geometry: Geometry,
+    pub(crate) description: Description,
+    pub(crate) schema: Schema,
+}
+
+/// A description that is none, or not that of the repository before it.
+#[derive(Debug, thiserror::Error)]
+#[error("the description behind the repository is damaged")]
+struct NoDescription;
+
+impl Described {
+    /// Reads header and description of a file of this length.
+    pub(crate) fn read(
+        path: &Path,
+        len: u64,
+        read: impl Fn(u64, &mut [u8]) -> Result<(), RepositoryFileError>,
+    ) -> Result<Self, RepositoryFileError> {
+        let cut = |expected| RepositoryFileError::Length { path: path.to_owned(), expected, found: len };
+        let mut words = [0_u64; StaticHeader::WORDS];
+        let header_len = size_of_val(&words) as u64;
+        if len < header_len {
+            return Err(cut(header_len));
+        }
+        read(0, bytemuck::cast_slice_mut(&mut words))?;
+        let header = StaticHeader::parse(&words).map_err(|error| unusable(path, error))?;
+        let geometry = Geometry::of(&header).map_err(|error| unusable(path, error))?;
+        let begin = offset_behind(geometry.region_len());
+        let mut head = [0; HEAD_LEN];
+        if len < begin + HEAD_LEN as u64 {
+            return Err(cut(file_len(geometry.region_len(), HEAD_LEN)));
+        }
+        read(begin, &mut head)?;
+        let head = DescriptionHead::parse(&head).ok_or_else(|| unusable(path, NoDescription))?;
+        let expected = file_len(geometry.region_len(), HEAD_LEN + head.rest_len());
+        if len != expected {
+            return Err(cut(expected));
+        }
+        let mut rest = vec![0; head.rest_len()];
+        read(begin + HEAD_LEN as u64, &mut rest)?;
+        let description = head.with(&rest).ok_or_else(|| unusable(path, NoDescription))?;
+        let schema = Schema::from_json(&description.schema).map_err(|error| unusable(path, error))?;
+        let is_consistent = TopicId::of(&description.name) == header.topic && schema.hash() == header.schema_hash;
+        if !is_consistent || description.after.get() > limits::SEQUENCE_AFTER_MAX {
+            return Err(unusable(path, NoDescription));
+        }
+        Ok(Self { header, geometry, description, schema })
+    }
+}
+
+fn unusable(path: &Path, error: impl std::error::Error + Send + Sync + 'static) -> RepositoryFileError {
+    RepositoryFileError::Header { path: path.to_owned(), source: Box::new(error) }
+}
+
+/// Returns the length of a file with a repository and a description of these lengths.
+pub(crate) fn file_len(region_len: usize, description_len: usize) -> u64 {
+    // Whole pages, whatever their size: a mapping of the repository ends within the file.
+    (offset_behind(region_len) + description_len as u64).next_multiple_of(PAGE_LEN_MAX)
+}
 
 /// Returns where the description of a repository of this length begins.
 pub(crate) fn offset_behind(region_len: usize) -> u64 {

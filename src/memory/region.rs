@@ -217,6 +217,12 @@ impl Region {
         }
     }
 
+    /// Whether this is a file in a tmpfs, or memory like one, that nothing can be sealed against.
+    pub(crate) fn is_unsealable(file: BorrowedFd<'_>) -> bool {
+        rustix::fs::fcntl_get_seals(file).is_ok_and(|seals| seals == SealFlags::SEAL)
+            && is_tmpfs(file).unwrap_or(false)
+    }
+
     /// Whether this memory file is sealed against future mappings for writing.
     pub(crate) fn is_sealed_against_writing(file: BorrowedFd<'_>) -> Result<bool, MemoryError> {
         let seals = rustix::fs::fcntl_get_seals(file);

@@ -23,6 +23,8 @@ impl Registered for ShmRegistered {}
 pub(super) struct ShmOffer {
     /// An error if this process could not receive it.
     pub(super) file: Result<Deferred, FabricError>,
+    /// The user of the peer, if known.
+    pub(super) user: Option<u32>,
     pub(super) background: Background,
 }
 
@@ -30,10 +32,21 @@ impl ShmOffer {
     /// Maps the file and closes it: a mapping does not need it. A file that cannot be mapped is closed in the background.
     fn open(
         self,
-        exposure: Exposure,
+        (exposure, len_min): (Exposure, usize),
         map: impl FnOnce(BorrowedFd<'_>) -> Result<Region, MemoryError>,
     ) -> Result<Arc<Region>, FabricError> {
         let file = self.file?;
+        if exposure == Exposure::Read && Region::is_unsealable(file.as_fd()) {
+            // Its owner can cut it.
+            if self.user != Some(rustix::process::geteuid().as_raw()) {
+                let why = "the publisher belongs to another user and keeps its memory in a file, which that user could cut and so end this \
+                           process: subscribe as that user, by push, or have it publish without warm";
+                return Err(FabricError::Access { why });
+            }
+            let region = Region::import_kept(file.as_fd(), len_min)?;
+            file.close();
+            return Ok(Arc::new(region));
+        }
         let sealed = Region::is_sealed_against_writing(file.as_fd())?;
         match (exposure, sealed) {
             (Exposure::Read, true) | (Exposure::Write, false) => {
@@ -49,12 +62,12 @@ impl ShmOffer {
 
 impl Offer for ShmOffer {
     fn open_read(self: Box<Self>, len_min: usize) -> Result<Box<dyn RemoteRead>, FabricError> {
-        let region = self.open(Exposure::Read, |file| Region::import(file, len_min, Access::Read))?;
+        let region = self.open((Exposure::Read, len_min), |file| Region::import(file, len_min, Access::Read))?;
         Ok(Box::new(ShmRead { region }))
     }
 
     fn open_shared(self: Box<Self>, len_min: usize) -> Result<Arc<Region>, FabricError> {
-        self.open(Exposure::Write, |file| Region::import(file, len_min, Access::Write))
+        self.open((Exposure::Write, len_min), |file| Region::import(file, len_min, Access::Write))
     }
 
     fn open_waker(self: Box<Self>) -> Result<Arc<dyn RemoteWaker>, FabricError> {
@@ -63,7 +76,7 @@ impl Offer for ShmOffer {
 
     fn open_write(self: Box<Self>, len: usize) -> Result<Box<dyn RemoteWrite>, FabricError> {
         let background = self.background.clone();
-        let region = self.open(Exposure::Write, |file| Region::import_to_write(file, len))?;
+        let region = self.open((Exposure::Write, len), |file| Region::import_to_write(file, len))?;
         background.populate(&region);
         Ok(Box::new(ShmWrite { region: Some(region), background }))
     }

@@ -138,21 +138,17 @@ impl TableWriter {
         let Some(adopted) = self.cells.get_mut(cell) else { return false };
         let (number, added) = header.map_or((0, Sequence::NONE), |header| (header.number, header.added));
         *adopted = Cell { stamp, number, added: if key.is_some() { added } else { Sequence::NONE } };
-        match key {
-            None if header.is_some() || stamp != Stamp::NONE => {
-                // A capacity has 24 bits.
-                self.free.extend(u32::try_from(cell));
-                self.unused = cell + 1;
-                true
-            }
-            None => true,
-            Some(key) if self.directory.find(key).is_some() => false,
-            Some(key) => {
-                self.directory.insert(cell, key);
-                self.unused = cell + 1;
-                true
-            }
+        if header.is_none() && stamp == Stamp::NONE {
+            return true;
         }
+        // Cells before it without a key are free. A capacity has 24 bits.
+        let from = self.unused;
+        self.unused = cell + 1;
+        let free = from..cell + usize::from(key.is_none());
+        self.free.extend(free.filter_map(|cell| u32::try_from(cell).ok()));
+        let is_new = key.is_none_or(|key| self.directory.find(key).is_none());
+        key.into_iter().filter(|_| is_new).for_each(|key| self.directory.insert(cell, key));
+        is_new
     }
 
     /// Returns its geometry.

@@ -13,6 +13,8 @@
 #[cfg(not(loom))]
 mod copy;
 mod file;
+#[cfg(test)]
+pub(crate) mod kill;
 mod quad;
 mod region;
 #[cfg_attr(loom, path = "modelled.rs")]

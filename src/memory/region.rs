@@ -302,6 +302,10 @@ impl Region {
     #[inline]
     pub(crate) fn store(&self, offset: usize, word: u64) {
         self.assert_writable();
+        #[cfg(test)]
+        if !super::kill::permits() {
+            return;
+        }
         self.words.word(offset).store(word, Ordering::Relaxed);
     }
 
@@ -309,6 +313,10 @@ impl Region {
     #[inline]
     pub(crate) fn store_release(&self, offset: usize, word: u64) {
         self.assert_writable();
+        #[cfg(test)]
+        if !super::kill::permits() {
+            return;
+        }
         // Release: publishes all earlier stores to a reader that loads this word by `load_acquire`.
         self.words.word(offset).store(word, Ordering::Release);
     }
@@ -335,6 +343,11 @@ impl Region {
     #[inline]
     pub(crate) fn copy_in(&self, offset: usize, source: &[u64]) {
         self.assert_writable();
+        #[cfg(test)]
+        if super::kill::is_armed() {
+            let words = source.iter().zip((offset..).step_by(WORD));
+            return words.for_each(|(word, offset)| self.store(offset, *word));
+        }
         self.words.copy_in(offset, source);
     }
 
@@ -344,6 +357,14 @@ impl Region {
     pub(crate) fn copy_in_bytes(&self, offset: usize, source: &[u8]) {
         self.assert_writable();
         let (whole, rest) = source.as_chunks::<WORD>();
+        #[cfg(test)]
+        if super::kill::is_armed() {
+            let words = whole.iter().map(|bytes| u64::from_le_bytes(*bytes)).zip((offset..).step_by(WORD));
+            words.for_each(|(word, offset)| self.store(offset, word));
+        } else {
+            self.words.copy_in_chunks(offset, whole);
+        }
+        #[cfg(not(test))]
         self.words.copy_in_chunks(offset, whole);
         if !rest.is_empty() {
             let mut last = [0; WORD];

@@ -45,6 +45,14 @@ pub(super) struct Beginning {
     pub(super) memory: TopicMemory,
 }
 
+#[cfg(test)]
+impl Beginning {
+    /// One without a repository file.
+    pub(super) fn new(incarnation: Incarnation) -> Self {
+        Self { incarnation, memory: TopicMemory::default() }
+    }
+}
+
 impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
     pub(super) fn new(node: &'a Node, topic: &str) -> Self {
         let payload_len_max = T::fixed_len().unwrap_or(PAYLOAD_LEN_MAX_DEFAULT);

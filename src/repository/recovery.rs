@@ -53,3 +53,6 @@ impl Continued {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

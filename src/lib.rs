@@ -164,7 +164,7 @@ pub use repository::table::TableTopic;
 pub use subscriber::{
     AnySubscriber, Arbitrated, AttachError, Change, Changes, FeedEvent, FeedLines, FeedSubscriber,
     FeedUpdate, GrantError, IdleStrategy, LineReport, Lines, LogChunks, LogSubscriber, LogView, NoticePath,
-    Persistent, PublisherClock, ReceiveError, RecordUpdate, Renewable, Sample, SampleRef, Samples, Snapshot,
+    Persistent, PublisherClock, ReceiveError, RecordUpdate, Renewable, RepositoryFile, Sample, SampleRef, Samples, Snapshot,
     SnapshotEntry, StateSubscriber, Subscribed, Subscriber, SubscriberError, TableSubscriber, TopicKind,
     ValueUpdate, WaitSet, Waitable,
 };

@@ -93,8 +93,8 @@ pub enum RepositoryFileError {
     },
     /// The content of the file is not what a publisher leaves, whenever it ends.
     #[error(
-        "{path} is damaged ({what}, at byte {offset}), so that publishing cannot go on: read what is left with `fabricast tail --file` or \
-         `get --file`, then remove it, or choose another file",
+        "{path} is damaged ({what}, at byte {offset}), so that publishing cannot go on: read what is left with `fabricast tail file:PATH` or \
+         `get file:PATH`, then remove it, or choose another file",
         path = .path.display()
     )]
     Damaged {
@@ -104,6 +104,25 @@ pub enum RepositoryFileError {
         what: &'static str,
         /// Where.
         offset: usize,
+    },
+    /// The repository is larger than the program allows.
+    #[error("the repository in {path} has {len} bytes, over the limit of {max}: raise region_len_max", path = .path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its bytes.
+        len: usize,
+        /// Bytes allowed.
+        max: usize,
+    },
+    /// A subscriber of the repository could not be opened.
+    #[error("{path} cannot be read", path = .path.display())]
+    Unread {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// Only one of the two files of a feed exists.
     #[error("{missing} is missing, the other file of the feed in {path}: remove {path} to begin anew, or choose another file",

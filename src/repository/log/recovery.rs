@@ -8,7 +8,7 @@ use crate::layout::WORD;
 use crate::layout::header::{HOT_PUBLISHED, HOT_SEQUENCE, StaticHeader};
 use crate::layout::log::{
     FILLER, FrameCheck, FrameHeader, HEADER_LEN, HEADER_WORDS, HOT_END, HOT_START, HOT_START_SEQUENCE,
-    LogGeometry, LogPlace, START_AGAIN, frame_len,
+    LogGeometry, LogPlace, SEGMENT_COUNT, START_AGAIN, frame_len,
 };
 use crate::memory::Region;
 use crate::repository::{Continued, Damage, Recover};
@@ -34,15 +34,16 @@ impl Recover for LogWriter {
         if !is_possible || !start.is_multiple_of(WORD as u64) || !end.is_multiple_of(WORD as u64) {
             return Err(Damage { what: "the positions of the log", offset: HOT_END });
         }
-        // The entry of the segment where the oldest frame begins names it until that frame is given up, too.
-        let entry = geometry.entry_offset(geometry.segment(start));
-        let first = LogPlace { position: region.load(entry), sequence: Sequence::new(region.load(entry + WORD)) };
-        let is_first = first.position == start && first.sequence > continued.after;
-        if !is_first || first.sequence > newest.next() {
-            return Err(Damage { what: "the index of the log", offset: entry });
+        let mut walk = Walk::new(&region, geometry, line, start);
+        let first = if start < end { walk.sequence_at(start) } else { Sequence::new(region.load(HOT_START_SEQUENCE)) };
+        if first <= continued.after || first > newest.next() {
+            return Err(Damage { what: "the oldest record", offset: geometry.offset(start) });
         }
-
-        let mut walk = Walk::new(&region, geometry, line, first);
+        walk.next = first;
+        // Unless the entry is that of the next round already.
+        if geometry.segment(end) < geometry.segment(start) + SEGMENT_COUNT as u64 {
+            walk.enter(geometry.segment(start), start, first);
+        }
         walk.cover(end)?;
         let unfinished = walk.unfinished(start, continued.until);
         walk.cover(unfinished)?;
@@ -53,8 +54,8 @@ impl Recover for LogWriter {
         }
         let end = LogPlace { position: walk.position, sequence: last };
         let published_ns = walk.published_ns;
-        let writer = LogWriter::resume(Arc::clone(&region), (geometry, line), first, end);
-        region.store(HOT_START_SEQUENCE, first.sequence.get());
+        let writer = LogWriter::resume(Arc::clone(&region), (geometry, line), start, end);
+        region.store(HOT_START_SEQUENCE, first.get());
         region.store(START_AGAIN, start);
         if let Some(published_ns) = published_ns {
             region.store(HOT_PUBLISHED, published_ns);
@@ -90,11 +91,16 @@ struct Whole {
 }
 
 impl<'a> Walk<'a> {
-    fn new(region: &'a Region, geometry: LogGeometry, line: &StaticHeader, first: LogPlace) -> Self {
+    /// Begins at this position, whose sequence is not known yet.
+    fn new(region: &'a Region, geometry: LogGeometry, line: &StaticHeader, position: u64) -> Self {
         let words = FrameCheck::HEAD_WORDS + geometry.payload_len_max().div_ceil(WORD);
-        let LogPlace { position, sequence: next } = first;
         let (check, run) = (FrameCheck::new(line.topic, line.epoch), vec![0; words].into());
-        Self { region, geometry, check, position, next, published_ns: None, run }
+        Self { region, geometry, check, position, next: Sequence::NONE, published_ns: None, run }
+    }
+
+    /// The sequence of what is at this position, or behind a filler there.
+    fn sequence_at(&self, position: u64) -> Sequence {
+        Sequence::new(self.region.load(self.geometry.offset(self.behind_filler(position))))
     }
 
     /// The sequence of the last frame passed.
@@ -119,13 +125,26 @@ impl<'a> Walk<'a> {
     /// Has the index name the frame at `end` where segments begin between these positions, as [`LogWriter`] does.
     fn index(&self, from: u64, end: u64, next: Sequence) {
         for segment in self.geometry.segment(from) + 1..=self.geometry.segment(end) {
-            let entry = self.geometry.entry_offset(segment);
-            if [self.region.load(entry), self.region.load(entry + WORD)] != [end, next.get()] {
-                self.region.store(entry, end);
-                // Release: as in `LogWriter::enter`.
-                self.region.store_release(entry + WORD, next.get());
-            }
+            self.enter(segment, end, next);
         }
+    }
+
+    /// Makes an entry of the index right.
+    fn enter(&self, segment: u64, position: u64, sequence: Sequence) {
+        let entry = self.geometry.entry_offset(segment);
+        if [self.region.load(entry), self.region.load(entry + WORD)] != [position, sequence.get()] {
+            self.region.store(entry, position);
+            // Release: as in `LogWriter::enter`.
+            self.region.store_release(entry + WORD, sequence.get());
+        }
+    }
+
+    /// This position, or that behind a filler there.
+    fn behind_filler(&self, position: u64) -> u64 {
+        let rest = self.geometry.rest(position);
+        let is_filler = self.region.load(self.geometry.offset(position)) == FILLER || rest < HEADER_LEN;
+        // Any frame fits at the start of the ring.
+        if is_filler && rest < self.geometry.capacity() { position + rest as u64 } else { position }
     }
 
     /// The end of the frames behind the position that were shown, although the hot line does not name them yet. If the newest record is
@@ -160,11 +179,7 @@ impl<'a> Walk<'a> {
 
     /// The frame with this sequence at this position, or behind a filler there, if it is whole. One that is not shown lacks its sequence.
     fn frame_at(&mut self, position: u64, sequence: Sequence, is_shown: bool) -> Option<Whole> {
-        let rest = self.geometry.rest(position);
-        let is_skipped = self.region.load(self.geometry.offset(position)) == FILLER || rest < HEADER_LEN;
-        // Any frame fits at the start of the ring.
-        let is_skipped = is_skipped && rest < self.geometry.capacity();
-        let position = if is_skipped { position + rest as u64 } else { position };
+        let position = self.behind_filler(position);
         let (offset, rest) = (self.geometry.offset(position), self.geometry.rest(position));
         let mut head = [0; HEADER_WORDS];
         self.region.copy_out(offset, &mut head);

@@ -120,11 +120,11 @@ impl Writer for LogWriter {
 }
 
 impl LogWriter {
-    /// Continues a repository whose oldest frame is at `first`, and whose newest record, with the sequence of `end`, ends there.
+    /// Continues a repository whose oldest frame is at `start`, and whose newest record, with the sequence of `end`, ends there.
     pub(super) fn resume(
         region: Arc<Region>,
         (geometry, line): (LogGeometry, &StaticHeader),
-        first: LogPlace,
+        start: u64,
         end: LogPlace,
     ) -> Self {
         let LogPlace { position, sequence } = end;
@@ -138,9 +138,9 @@ impl LogWriter {
             end: position,
             committed_end: position,
             first_offset: RING_OFFSET + place,
-            start: first.position,
+            start,
             place,
-            free_until: geometry.free_until(first.position),
+            free_until: geometry.free_until(start),
             segment_end: (geometry.segment(position) + 1) * geometry.segment_len() as u64,
             scratch: scratch(&geometry),
         };

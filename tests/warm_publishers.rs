@@ -139,7 +139,10 @@ fn other_repositories_are_refused_with_both_sides() {
     has(text(refused(node.log_publisher::<u64>("other").warm(path).open())), &["topic t", "topic other"]);
     has(text(refused(node.state_publisher::<u64>("t").warm(path).open())), &["a log", "a state"]);
     has(text(refused(node.log_publisher::<u32>("t").capacity(1 << 16).warm(path).open())), &["u64", "u32"]);
-    has(text(refused(node.log_publisher::<u64>("t").capacity(1 << 17).warm(path).open())), &["65536", "131072"]);
+    has(
+        text(refused(node.log_publisher::<u64>("t").capacity(1 << 17).warm(path).open())),
+        &["65536", "131072"],
+    );
     let epoch = fabricast::Epoch::new(7).expect("not zero");
     let other_epoch = node.log_publisher::<u64>("t").capacity(1 << 16).epoch(epoch).warm(path).open();
     has(text(refused(other_epoch)), &["epoch 0000000000000007"]);
@@ -195,7 +198,8 @@ fn unfit_files_are_refused() {
     }
     // The slot of the first value.
     let mut damaged = whole.clone();
-    damaged[0x900 + 128 + 0x20] ^= 1;
+    let slot = (0x900..damaged.len()).step_by(8).find(|at| damaged[*at] != 0).expect("a value");
+    damaged[slot + 0x20] ^= 1;
     std::fs::write(path, &damaged).expect("a file");
     let error = open(path);
     assert!(matches!(error, RepositoryFileError::Damaged { .. }), "{error:?}");
@@ -243,10 +247,12 @@ fn feed_that_was_killed_while_its_files_were_made_begins_anew() {
 fn file_is_read_without_its_publisher() {
     let Place { node, path, .. } = &place();
     let at = |kind: &str| path.with_extension(kind);
-    let mut sources = ["state", "log", "table", "feed"].map(|kind| Source::named(node, kind, kind, &at(kind)));
+    let mut sources =
+        ["state", "log", "table", "feed"].map(|kind| Source::named(node, kind, kind, &at(kind)));
     let newest = sources.each_mut().map(|source| (0..40).map(|_| source.publish()).last().expect("some"));
     for is_live in [true, false] {
-        let files = ["state", "log", "table", "feed"].map(|kind| RepositoryFile::open(at(kind)).expect("a file"));
+        let files =
+            ["state", "log", "table", "feed"].map(|kind| RepositoryFile::open(at(kind)).expect("a file"));
         assert!(files.iter().all(|file| file.is_live() == is_live));
         let [state_file, log_file, table_file, feed_file] = &files;
         let ends = |end: ReceiveError, newest: u64| {
@@ -274,7 +280,10 @@ fn file_is_read_without_its_publisher() {
         assert_eq!(values.len(), 20);
         assert_eq!(values.values().max(), Some(&newest[3]));
         if is_live {
-            assert!(state.try_receive().expect("no end").is_none() && log.try_receive().expect("no end").is_none());
+            assert!(
+                state.try_receive().expect("no end").is_none()
+                    && log.try_receive().expect("no end").is_none()
+            );
         } else {
             ends(state.try_receive().expect_err("the end"), newest[0]);
             ends(log.try_receive().expect_err("the end"), newest[1]);

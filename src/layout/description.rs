@@ -95,7 +95,8 @@ impl Described {
         read(begin + HEAD_LEN as u64, &mut rest)?;
         let description = head.with(&rest).ok_or_else(|| unusable(path, NoDescription))?;
         let schema = Schema::from_json(&description.schema).map_err(|error| unusable(path, error))?;
-        let is_consistent = TopicId::of(&description.name) == header.topic && schema.hash() == header.schema_hash;
+        let is_consistent =
+            TopicId::of(&description.name) == header.topic && schema.hash() == header.schema_hash;
         if !is_consistent || description.after.get() > limits::SEQUENCE_AFTER_MAX {
             return Err(unusable(path, NoDescription));
         }
@@ -124,8 +125,7 @@ impl Description {
         let name = self.name.as_str().as_bytes();
         // Both are at most `u32::MAX` long: a longer schema is none.
         let len = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        let mut head =
-            [MAGIC, joined(len(name), len(&self.schema)), self.after.get(), self.boot, 0, 0];
+        let mut head = [MAGIC, joined(len(name), len(&self.schema)), self.after.get(), self.boot, 0, 0];
         let check = checksum(&head, name, &self.schema);
         head.last_mut().into_iter().for_each(|word| *word = joined(check, 0));
         [bytemuck::cast_slice(&head), name, self.schema.as_slice()].concat()

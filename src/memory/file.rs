@@ -56,7 +56,7 @@ pub enum RepositoryFileError {
         source: io::Error,
     },
     /// The file is not a repository, or one of another layout version, or its header is damaged.
-    #[error("{path} holds no repository that this program can use: remove it, or choose another file", path = .path.display())]
+    #[error("{path} holds no repository that this program can use: choose another file, or remove it if a publisher has made it", path = .path.display())]
     Header {
         /// The file.
         path: PathBuf,
@@ -231,10 +231,12 @@ impl WarmFile {
         let system = |what| system(what, path);
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let directory = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = rustix::fs::open(parent, directory, Mode::empty()).map_err(system("find the directory of"))?;
+        let directory =
+            rustix::fs::open(parent, directory, Mode::empty()).map_err(system("find the directory of"))?;
         check_tmpfs(path, &directory)?;
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&directory, ".", flags, Mode::RUSR | Mode::WUSR).map_err(system("create"))?;
+        let file =
+            rustix::fs::openat(&directory, ".", flags, Mode::RUSR | Mode::WUSR).map_err(system("create"))?;
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(system("lock"))?;
         let created = Self { file, path: path.to_owned(), len };
         created.reserve()?;
@@ -364,7 +366,10 @@ fn check_owner(path: &Path, stat: &Stat) -> Result<(), RepositoryFileError> {
         return Err(unfit(path, "it belongs to another user, who could cut it: choose another file"));
     }
     if Mode::from_raw_mode(stat.st_mode).intersects(Mode::WGRP | Mode::WOTH) {
-        return Err(unfit(path, "other users may write it: take that away with chmod go-w, or choose another file"));
+        return Err(unfit(
+            path,
+            "other users may write it: take that away with chmod go-w, or choose another file",
+        ));
     }
     Ok(())
 }

@@ -20,8 +20,8 @@ mod region;
 #[cfg_attr(loom, path = "modelled.rs")]
 mod words;
 
-pub use file::{FileHolder, RepositoryFileError};
 pub(crate) use file::{FileBytes, Opened, WarmFile};
+pub use file::{FileHolder, RepositoryFileError};
 pub(crate) use quad::set_quad;
 pub use region::MemoryError;
 pub(crate) use region::{Access, Protection, Region, check_file_limit};

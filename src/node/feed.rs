@@ -9,8 +9,8 @@ use std::time::Duration;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::persistent::{Reopen, persistent};
-use super::terms::Terms;
 use super::publish::Beginning;
+use super::terms::Terms;
 use super::{Node, PublisherBuilder, SubscriberBuilder};
 use crate::fabric::Target;
 use crate::id::{Delivery, Epoch, SlowPolicy};
@@ -154,7 +154,8 @@ where
         // The table first: a subscriber that finds the log finds the table, and what the table has committed the log follows.
         let memory = TopicMemory { place: table_place, is_first, until: None };
         let table = table.open_reserved(table_name, Beginning { incarnation, memory })?;
-        let memory = TopicMemory { place: log_place, is_first: false, until: is_kept.then(|| table.newest()) };
+        let memory =
+            TopicMemory { place: log_place, is_first: false, until: is_kept.then(|| table.newest()) };
         Ok(FeedPublisher::new(log.open_reserved(log_name, Beginning { incarnation, memory })?, table))
     }
 }

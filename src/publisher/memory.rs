@@ -56,7 +56,8 @@ impl Place {
         match WarmFile::open(path)? {
             Opened::Missing => Ok(Self::New(path.to_owned())),
             Opened::Kept(file) => {
-                let described = Described::read(file.path(), file.len(), |offset, into| file.read(offset, into))?;
+                let described =
+                    Described::read(file.path(), file.len(), |offset, into| file.read(offset, into))?;
                 Ok(Self::Kept(Box::new(Kept { file, described })))
             }
             Opened::Locked(file) => {
@@ -155,7 +156,9 @@ impl TopicMemory {
         let continued = Continued { after, until: self.until };
         let writer = W::recover(Arc::clone(&region), geometry, header, &continued).map_err(damaged)?;
         // They are those of an incarnation.
-        (COUNTERS_OFFSET..COUNTERS_OFFSET + COUNTERS_LEN).step_by(WORD).for_each(|word| region.store(word, 0));
+        (COUNTERS_OFFSET..COUNTERS_OFFSET + COUNTERS_LEN)
+            .step_by(WORD)
+            .for_each(|word| region.store(word, 0));
         Ok((region, writer))
     }
 }

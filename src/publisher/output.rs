@@ -63,8 +63,9 @@ impl<L: Landing<Geometry: Into<Geometry>>> Output<L> {
         geometry: L::Geometry,
         schema: Schema,
     ) -> Result<(W, Self), PublisherError> {
-        let TopicParts { fabric, time, waker, node, host, name, numbering, memory, lifespan_ns, gating, .. } =
-            parts;
+        let TopicParts {
+            fabric, time, waker, node, host, name, numbering, memory, lifespan_ns, gating, ..
+        } = parts;
         let Numbering { epoch, incarnation, after } = numbering;
         let any_geometry: Geometry = geometry.into();
         let header = any_geometry.static_header(epoch, TopicId::of(&name), schema.hash());

@@ -114,7 +114,10 @@ impl RepositoryFile {
     /// # Errors
     ///
     /// [`RepositoryFileError`] when the topic's values are not of this type, the repository is too large, or the file cannot be read.
-    pub fn any_subscriber<T: Payload>(&self, start: LogStart) -> Result<AnySubscriber<T>, RepositoryFileError> {
+    pub fn any_subscriber<T: Payload>(
+        &self,
+        start: LogStart,
+    ) -> Result<AnySubscriber<T>, RepositoryFileError> {
         self.subscriber(None, start)
     }
 
@@ -132,7 +135,10 @@ impl RepositoryFile {
     /// # Errors
     ///
     /// Those of [`Self::any_subscriber`]; also when the topic is not a log.
-    pub fn log_subscriber<T: Payload>(&self, start: LogStart) -> Result<LogSubscriber<T>, RepositoryFileError> {
+    pub fn log_subscriber<T: Payload>(
+        &self,
+        start: LogStart,
+    ) -> Result<LogSubscriber<T>, RepositoryFileError> {
         self.subscriber(Some(Kind::Log), start)
     }
 
@@ -195,7 +201,8 @@ impl RepositoryFile {
             return Err(RepositoryFileError::TooLarge { path: self.bytes.path().to_owned(), len, max });
         }
         let mirror = Region::allocate(len, Protection::PeersRead).map_err(|error| self.unopened(error))?;
-        let memory = FileMemory { bytes: Arc::clone(&self.bytes), mirror: Arc::new(mirror), copy: Vec::new() };
+        let memory =
+            FileMemory { bytes: Arc::clone(&self.bytes), mirror: Arc::new(mirror), copy: Vec::new() };
         let attachment = FileAttachment::new(self);
         let subscription = Subscription::new(
             self.granted(attachment.newest()),
@@ -314,6 +321,10 @@ impl Watched for FileAttachment {
 impl Attachment for FileAttachment {
     fn end(&self) -> Option<TopicEnd> {
         self.has_ended().then(|| TopicEnd::Ended { published: self.newest() })
+    }
+
+    fn is_lasting(&self) -> bool {
+        true
     }
 
     fn leave(&self, _: SubscriberStats) {}

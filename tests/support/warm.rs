@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use fabricast::{
-    Delivery, FeedPublisher, FeedSubscriber, FeedUpdate, LogPublisher, LogStart, LogSubscriber, Node, Persistent,
-    ReceiveError, StatePublisher, StateSubscriber, TablePublisher, TableSubscriber,
+    Delivery, FeedPublisher, FeedSubscriber, FeedUpdate, LogPublisher, LogStart, LogSubscriber, Node,
+    Persistent, ReceiveError, StatePublisher, StateSubscriber, TablePublisher, TableSubscriber,
 };
 
 use super::role::Role;
@@ -38,13 +38,16 @@ impl Source {
     pub(crate) fn named(node: &Node, kind: &str, topic: &str, path: &Path) -> Self {
         match kind {
             "state" => Self::State(node.state_publisher(topic).warm(path).open().expect("a topic")),
-            "log" => Self::Log(node.log_publisher(topic).capacity(1 << 18).warm(path).open().expect("a topic")),
+            "log" => {
+                Self::Log(node.log_publisher(topic).capacity(1 << 18).warm(path).open().expect("a topic"))
+            }
             "table" => {
                 let builder = node.table_publisher(topic).capacity(KEYS as usize).payload_len_max(64);
                 Self::Table(Box::new(builder.key_len_max(8).warm(path).open().expect("a topic")))
             }
             _ => {
-                let builder = node.feed_publisher(topic).capacity(KEYS as usize).value_len_max(64).key_len_max(8);
+                let builder =
+                    node.feed_publisher(topic).capacity(KEYS as usize).value_len_max(64).key_len_max(8);
                 Self::Feed(Box::new(builder.log_capacity(1 << 18).warm(path).open().expect("a feed")))
             }
         }
@@ -126,7 +129,8 @@ impl Following {
                 Subscriber::State(builder.open().expect("a subscriber"))
             }
             "log" => {
-                let builder = node.log_subscriber(target).delivery(delivery).start(LogStart::First).persistent();
+                let builder =
+                    node.log_subscriber(target).delivery(delivery).start(LogStart::First).persistent();
                 Subscriber::Log(builder.open().expect("a subscriber"))
             }
             "table" => {
@@ -175,7 +179,11 @@ impl Following {
                 update.map(|update| match update {
                     FeedUpdate::Record(record) => {
                         let sequence = record.meta.sequence.get();
-                        assert!(self.last == 0 || sequence == self.last + 1, "{sequence} after {}", self.last);
+                        assert!(
+                            self.last == 0 || sequence == self.last + 1,
+                            "{sequence} after {}",
+                            self.last
+                        );
                         (sequence, Some(record.key), record.record)
                     }
                     FeedUpdate::Value(value) => {

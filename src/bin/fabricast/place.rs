@@ -4,7 +4,9 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fabricast::{AddressError, AnySubscriber, LogStart, NodeName, Raw, RepositoryFile, RepositoryFileError, Target};
+use fabricast::{
+    AddressError, AnySubscriber, LogStart, NodeName, Raw, RepositoryFile, RepositoryFileError, Target,
+};
 
 use super::failure::{Exit, Failure};
 use super::setting::target;
@@ -71,10 +73,12 @@ impl Deref for Place {
 /// The exit code for a file that cannot be read.
 fn exit_of(error: &RepositoryFileError) -> Exit {
     match error {
-        RepositoryFileError::System { source, .. } if source.kind() == std::io::ErrorKind::NotFound => Exit::Unreachable,
-        RepositoryFileError::System { .. } | RepositoryFileError::TooLarge { .. } | RepositoryFileError::Unread { .. } => {
-            Exit::Local
+        RepositoryFileError::System { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+            Exit::Unreachable
         }
+        RepositoryFileError::System { .. }
+        | RepositoryFileError::TooLarge { .. }
+        | RepositoryFileError::Unread { .. } => Exit::Local,
         _ => Exit::No,
     }
 }

@@ -268,7 +268,15 @@ impl Arguments {
     fn opening<'a>(&'a self, node: &'a Node) -> table::Opening<'a> {
         let capacity = self.keys.unwrap_or(limits::TABLE_CAPACITY_DEFAULT);
         let (topic, len_max, epoch) = (&self.target.topic, self.len_max(), self.epoch);
-        table::Opening { node, topic, capacity, len_max, epoch, lifespan: self.lifespan, warm: self.warm.as_deref() }
+        table::Opening {
+            node,
+            topic,
+            capacity,
+            len_max,
+            epoch,
+            lifespan: self.lifespan,
+            warm: self.warm.as_deref(),
+        }
     }
 
     /// A builder with the epoch and the lifespan that are given.

@@ -62,7 +62,8 @@ impl ShmOffer {
 
 impl Offer for ShmOffer {
     fn open_read(self: Box<Self>, len_min: usize) -> Result<Box<dyn RemoteRead>, FabricError> {
-        let region = self.open((Exposure::Read, len_min), |file| Region::import(file, len_min, Access::Read))?;
+        let region =
+            self.open((Exposure::Read, len_min), |file| Region::import(file, len_min, Access::Read))?;
         Ok(Box::new(ShmRead { region }))
     }
 

@@ -35,7 +35,11 @@ impl Recover for LogWriter {
             return Err(Damage { what: "the positions of the log", offset: HOT_END });
         }
         let mut walk = Walk::new(&region, geometry, line, start);
-        let first = if start < end { walk.sequence_at(start) } else { Sequence::new(region.load(HOT_START_SEQUENCE)) };
+        let first = if start < end {
+            walk.sequence_at(start)
+        } else {
+            Sequence::new(region.load(HOT_START_SEQUENCE))
+        };
         if first <= continued.after || first > newest.next() {
             return Err(Damage { what: "the oldest record", offset: geometry.offset(start) });
         }

@@ -91,7 +91,10 @@ fn kill_after_each_word<S: Scenario>(steps: u64) {
         let newest = scenario.newest();
         let at = usize::try_from(step).expect("few");
         let possible = [after[at].0, after.get(at + 1).map_or(after[at].0, |(newest, _)| *newest)];
-        assert!((possible[0]..=possible[1]).contains(&newest), "{newest} after a kill at word {killed_after}: {possible:?}");
+        assert!(
+            (possible[0]..=possible[1]).contains(&newest),
+            "{newest} after a kill at word {killed_after}: {possible:?}"
+        );
         scenario.check_held();
         scenario.receive();
         for more in 0..8 {
@@ -112,5 +115,6 @@ fn recovered<W: Recover>(
     until: Option<Sequence>,
 ) -> W {
     let continued = Continued { until, ..CONTINUED };
-    W::recover(Arc::clone(region), geometry, line, &continued).expect("a writer that was killed leaves a repository")
+    W::recover(Arc::clone(region), geometry, line, &continued)
+        .expect("a writer that was killed leaves a repository")
 }

@@ -34,7 +34,8 @@ impl Recover for StateWriter {
                 Some(slots.value(hot).ok_or(Damage { what, offset: geometry.slot_offset(hot) })?)
             }
         };
-        let held_lens = (0..geometry.slot_count().into()).map(|slot| slots.held_len(Sequence::new(slot))).collect();
+        let held_lens =
+            (0..geometry.slot_count().into()).map(|slot| slots.held_len(Sequence::new(slot))).collect();
         let mut writer = StateWriter::new(Arc::clone(&region), geometry, line);
         writer.resume(newest.map_or(continued.after, |header| header.sequence), held_lens);
         if let Some(SlotHeader { sequence, payload_len, published_ns, .. }) = newest {

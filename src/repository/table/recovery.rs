@@ -73,7 +73,8 @@ impl Cells {
         }
         if committed == Stamp::NONE {
             // A cell that never had a key begins with slot 1, and is untouched unless its first entry is lost.
-            let is_untouched = self.stamp_in(cell, Stamp::NONE.other()) == Stamp::NONE && version == Stamp::NONE;
+            let is_untouched =
+                self.stamp_in(cell, Stamp::NONE.other()) == Stamp::NONE && version == Stamp::NONE;
             return Ok((if is_untouched { Stamp::NONE } else { Stamp::NONE.after_loss() }, None));
         }
         let entry = self.copy.take(&self.region, cell, committed).map_err(|_| damage)?;

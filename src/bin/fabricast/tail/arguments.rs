@@ -7,8 +7,8 @@ use fabricast::{LogStart, Sequence, Target};
 
 use super::super::failure::{Exit, Failure};
 use super::super::keys::KeyArguments;
-use super::super::printer::FormArguments;
 use super::super::place::{Place, place};
+use super::super::printer::FormArguments;
 use super::super::setting::LineArguments;
 use super::super::subscription::Value;
 use super::super::units::duration;

@@ -123,7 +123,8 @@ fn damaged_log_is_refused() {
     let newest = world.writer.last();
     assert_eq!(recover(&world), Ok(newest));
     let positions = "the positions of the log";
-    for (offset, what) in [(HOT_SEQUENCE, "the newest record"), (HOT_END, positions), (HOT_START, positions)] {
+    for (offset, what) in [(HOT_SEQUENCE, "the newest record"), (HOT_END, positions), (HOT_START, positions)]
+    {
         let before = world.region.load(offset);
         world.region.store(offset, before + 1);
         assert_eq!(recover(&world).unwrap_err().what, what);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::check_file_limit;
+use super::file_limit::check_file_limit;
 
 /// The magic number of tmpfs (`statfs(2)`).
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
@@ -229,7 +229,8 @@ impl WarmFile {
     /// is never finished.
     pub(crate) fn create(path: &Path, len: u64) -> Result<Self, RepositoryFileError> {
         let system = |what| system(what, path);
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let parent =
+            path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
         let directory = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory =
             rustix::fs::open(parent, directory, Mode::empty()).map_err(system("find the directory of"))?;

@@ -13,6 +13,7 @@
 #[cfg(not(loom))]
 mod copy;
 mod file;
+mod file_limit;
 #[cfg(test)]
 pub(crate) mod kill;
 mod quad;
@@ -22,9 +23,10 @@ mod words;
 
 pub(crate) use file::{FileBytes, Opened, WarmFile};
 pub use file::{FileHolder, RepositoryFileError};
+pub(crate) use file_limit::check_file_limit;
 pub(crate) use quad::set_quad;
 pub use region::MemoryError;
-pub(crate) use region::{Access, Protection, Region, check_file_limit};
+pub(crate) use region::{Access, Protection, Region};
 
 /// Bytes of one word, the unit of all region access.
 pub(crate) const WORD: usize = size_of::<u64>();

@@ -7,9 +7,9 @@ use std::ptr::NonNull;
 use rustix::fs::{MemfdFlags, SealFlags, SeekFrom};
 use rustix::io::Errno;
 use rustix::mm::MapFlags;
-use rustix::process::Resource;
 
 use super::file::{RepositoryFileError, WarmFile, is_tmpfs};
+use super::file_limit::check_file_limit;
 use super::words::Words;
 use super::{LINE, WORD};
 use crate::limits;
@@ -81,13 +81,6 @@ pub(crate) struct Region {
     file: Option<OwnedFd>,
     /// The repository file, locked. After the mapping: nothing is stored once another process may have it.
     kept: Option<WarmFile>,
-}
-
-/// Checks the process's limit on the length of files, which memory files count as: the kernel kills a process that exceeds it
-/// (setrlimit(2), SIGXFSZ).
-pub(crate) fn check_file_limit(len: u64) -> rustix::io::Result<()> {
-    let max = rustix::process::getrlimit(Resource::Fsize).current;
-    if max.is_some_and(|max| max < len) { Err(Errno::FBIG) } else { Ok(()) }
 }
 
 impl Region {

@@ -27,8 +27,8 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 /// The repository of a [warm](crate::PublisherBuilder::warm) publisher, read from its file: without the publisher, after it has ended, or
 /// beside it.
 ///
-/// Its subscribers receive the same samples as those of the publisher's node, with checks of each, and then the end, if no publisher has the
-/// file. They copy what they read with system calls: the file may be in any file system, and one that is cut is an error. Values do not
+/// Its subscribers receive the same samples as those of the publisher's node, with checks of each, and then the end, if no publisher has
+/// the file. They copy what they read with system calls: the file may be in any file system, and one that is cut is an error. Values do not
 /// expire.
 ///
 /// ```
@@ -155,8 +155,8 @@ impl RepositoryFile {
         self.subscriber(Some(Kind::Table), ())
     }
 
-    /// Returns a subscriber of the feed whose log is in this file, and whose table is in the one with `.table` after its name. It begins with
-    /// the values of all keys as of one event.
+    /// Returns a subscriber of the feed whose log is in this file, and whose table is in the one with `.table` after its name. It begins
+    /// with the values of all keys as of one event.
     ///
     /// # Errors
     ///

@@ -19,9 +19,9 @@ const POSITION_MAX: u64 = 1 << 62;
 impl Recover for LogWriter {
     /// Continues after the last record that readers can have seen, and checks every record that the ring holds.
     ///
-    /// A writer that ended within a commit has either not shown the first frame of it, whose sequence it stores last: then no reader has taken
-    /// one, and the frames do not count. Or it has, and all frames of the commit are whole: readers that poll the sequence may have taken them
-    /// already, so they count as committed. The log of a feed is completed up to its table, which was committed first.
+    /// A writer that ended within a commit has either not shown the first frame of it, whose sequence it stores last: then no reader has
+    /// taken one, and the frames do not count. Or it has, and all frames of the commit are whole: readers that poll the sequence may have
+    /// taken them already, so they count as committed. The log of a feed is completed up to its table, which was committed first.
     fn recover(
         region: Arc<Region>,
         geometry: LogGeometry,
@@ -58,7 +58,7 @@ impl Recover for LogWriter {
         }
         let end = LogPlace { position: walk.position, sequence: last };
         let published_ns = walk.published_ns;
-        let writer = LogWriter::resume(Arc::clone(&region), (geometry, line), start, end);
+        let writer = Self::resume(Arc::clone(&region), (geometry, line), start, end);
         region.store(HOT_START_SEQUENCE, first.get());
         region.store(START_AGAIN, start);
         if let Some(published_ns) = published_ns {

@@ -16,8 +16,8 @@ use crate::repository::{Continued, Damage, Recover, Writer};
 impl Recover for StateWriter {
     /// Continues after the newest whole value.
     ///
-    /// A writer that ended within a publish has spoilt the slot of an earlier value only, or has completed the slot of the next one: readers
-    /// may have taken that already, so it counts as published.
+    /// A writer that ended within a publish has spoilt the slot of an earlier value only, or has completed the slot of the next one:
+    /// readers may have taken that already, so it counts as published.
     fn recover(
         region: Arc<Region>,
         geometry: StateGeometry,
@@ -31,12 +31,12 @@ impl Recover for StateWriter {
             None if hot <= continued.after => None,
             None => {
                 let what = "the newest value";
-                Some(slots.value(hot).ok_or(Damage { what, offset: geometry.slot_offset(hot) })?)
+                Some(slots.value(hot).ok_or_else(|| Damage { what, offset: geometry.slot_offset(hot) })?)
             }
         };
         let held_lens =
             (0..geometry.slot_count().into()).map(|slot| slots.held_len(Sequence::new(slot))).collect();
-        let mut writer = StateWriter::new(Arc::clone(&region), geometry, line);
+        let mut writer = Self::new(Arc::clone(&region), geometry, line);
         writer.resume(newest.map_or(continued.after, |header| header.sequence), held_lens);
         if let Some(SlotHeader { sequence, payload_len, published_ns, .. }) = newest {
             region.store(HOT_LEN, payload_len.into());

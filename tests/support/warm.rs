@@ -118,7 +118,7 @@ enum Subscriber {
     State(Persistent<StateSubscriber<u64>>),
     Log(Persistent<LogSubscriber<u64>>),
     Table(Persistent<TableSubscriber<u64, u64>>),
-    Feed(Persistent<FeedSubscriber<u64, u64, u64>>),
+    Feed(Box<Persistent<FeedSubscriber<u64, u64, u64>>>),
 }
 
 impl Following {
@@ -139,7 +139,7 @@ impl Following {
             }
             _ => {
                 let builder = node.feed_subscriber(target).delivery(delivery).persistent();
-                Subscriber::Feed(builder.open().expect("a subscriber"))
+                Subscriber::Feed(Box::new(builder.open().expect("a subscriber")))
             }
         };
         Self { subscriber, delivery, last: 0, received: 0, unreadable: 0, held: BTreeMap::new() }

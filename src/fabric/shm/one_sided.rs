@@ -168,3 +168,44 @@ impl RemoteWrite for ShmWrite {
         Arc::new(NothingToRevoke)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::fabric::shm::background::Closing;
+    use crate::memory::WarmFile;
+
+    /// A region in a file, as its publisher offers it to a peer with this user.
+    fn offer(region: &Region, user: Option<u32>) -> ShmOffer {
+        let background = Background::default();
+        let file = region.file().try_clone_to_owned().expect("a descriptor");
+        ShmOffer { file: Ok(Deferred::new(file, Closing::Foreign, &background)), user, background }
+    }
+
+    #[test]
+    fn memory_that_can_be_cut_is_mapped_for_the_same_user_only() {
+        let dir = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+        let file = WarmFile::create(&dir.path().join("t"), 65536).expect("a file");
+        let region = Region::keep(file, 5000).expect("a region");
+        region.store(8, 7);
+        let own = rustix::process::geteuid().as_raw();
+        let read = |user| Box::new(offer(&region, user)).open_read(5000);
+        let opened = read(Some(own)).expect("the same user");
+        assert_eq!((opened.mirror().load(8), opened.mirror().len()), (7, 8192));
+        for user in [None, Some(own + 1)] {
+            let error = read(user).expect_err("another user");
+            assert!(error.to_string().contains("another user"), "{error}");
+        }
+        // The descriptor for peers permits reading only, and so does the way of a landing region.
+        assert!(Region::import(region.file(), 4096, Access::Write).is_err());
+        assert!(rustix::io::pwrite(region.file(), &[1], 0).is_err());
+        assert!(Box::new(offer(&region, Some(own))).open_write(5000).is_err());
+        // It must not be cut already, nor be a file of a disk.
+        assert!(Box::new(offer(&region, Some(own))).open_read(65537).is_err());
+        let disk =
+            tempfile::tempfile_in(Path::new(env!("CARGO_MANIFEST_DIR")).join("target")).expect("a file");
+        assert!(!Region::is_unsealable(disk.as_fd()));
+    }
+}

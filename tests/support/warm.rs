@@ -13,8 +13,10 @@ use super::role::Role;
 
 /// Keys of tables and feeds: the value of a key is the sequence of its last commit or record.
 const KEYS: u64 = 20;
-/// Values published between two pauses, so that subscribers on a busy machine keep up.
+/// Records or values published between two pauses, so that subscribers on a busy machine keep up.
 const BURST: u64 = 40;
+/// The same of a feed, whose subscribers read two topics.
+const FEED_BURST: u64 = 12;
 
 /// A directory in memory, for repository files.
 pub(crate) fn memory() -> tempfile::TempDir {
@@ -48,7 +50,7 @@ impl Source {
             _ => {
                 let builder =
                     node.feed_publisher(topic).capacity(KEYS as usize).value_len_max(64).key_len_max(8);
-                Self::Feed(Box::new(builder.log_capacity(1 << 18).warm(path).open().expect("a feed")))
+                Self::Feed(Box::new(builder.log_capacity(1 << 20).warm(path).open().expect("a feed")))
             }
         }
     }
@@ -82,6 +84,10 @@ impl Source {
         }
     }
 
+    fn burst(&self) -> u64 {
+        if matches!(self, Self::Feed(_)) { FEED_BURST } else { BURST }
+    }
+
     pub(crate) fn end(&mut self) {
         *self = Self::Ended;
     }
@@ -95,7 +101,8 @@ pub(crate) fn play(role: &Role, node: &Node) {
         match role.command().as_str() {
             // Until it is killed.
             "run" => loop {
-                (0..BURST).for_each(|_| _ = source.publish());
+                let until = source.newest() + source.burst();
+                while source.publish() < until {}
                 std::thread::park_timeout(Duration::from_millis(1));
             },
             _ => role.say(source.newest()),

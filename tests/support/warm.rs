@@ -13,6 +13,8 @@ use super::role::Role;
 
 /// Keys of tables and feeds: the value of a key is the sequence of its last commit or record.
 const KEYS: u64 = 20;
+/// The keys that they may have.
+const CAPACITY: usize = 20;
 /// Records or values published between two pauses, so that subscribers on a busy machine keep up.
 const BURST: u64 = 40;
 /// The same of a feed, whose subscribers read two topics.
@@ -44,12 +46,11 @@ impl Source {
                 Self::Log(node.log_publisher(topic).capacity(1 << 18).warm(path).open().expect("a topic"))
             }
             "table" => {
-                let builder = node.table_publisher(topic).capacity(KEYS as usize).payload_len_max(64);
+                let builder = node.table_publisher(topic).capacity(CAPACITY).payload_len_max(64);
                 Self::Table(Box::new(builder.key_len_max(8).warm(path).open().expect("a topic")))
             }
             _ => {
-                let builder =
-                    node.feed_publisher(topic).capacity(KEYS as usize).value_len_max(64).key_len_max(8);
+                let builder = node.feed_publisher(topic).capacity(CAPACITY).value_len_max(64).key_len_max(8);
                 Self::Feed(Box::new(builder.log_capacity(1 << 20).warm(path).open().expect("a feed")))
             }
         }
@@ -122,9 +123,9 @@ pub(crate) struct Following {
 }
 
 enum Subscriber {
-    State(Persistent<StateSubscriber<u64>>),
-    Log(Persistent<LogSubscriber<u64>>),
-    Table(Persistent<TableSubscriber<u64, u64>>),
+    State(Box<Persistent<StateSubscriber<u64>>>),
+    Log(Box<Persistent<LogSubscriber<u64>>>),
+    Table(Box<Persistent<TableSubscriber<u64, u64>>>),
     Feed(Box<Persistent<FeedSubscriber<u64, u64, u64>>>),
 }
 
@@ -133,16 +134,16 @@ impl Following {
         let subscriber = match kind {
             "state" => {
                 let builder = node.state_subscriber(target).delivery(delivery).persistent();
-                Subscriber::State(builder.open().expect("a subscriber"))
+                Subscriber::State(Box::new(builder.open().expect("a subscriber")))
             }
             "log" => {
                 let builder =
                     node.log_subscriber(target).delivery(delivery).start(LogStart::First).persistent();
-                Subscriber::Log(builder.open().expect("a subscriber"))
+                Subscriber::Log(Box::new(builder.open().expect("a subscriber")))
             }
             "table" => {
                 let builder = node.table_subscriber(target).delivery(delivery).persistent();
-                Subscriber::Table(builder.open().expect("a subscriber"))
+                Subscriber::Table(Box::new(builder.open().expect("a subscriber")))
             }
             _ => {
                 let builder = node.feed_subscriber(target).delivery(delivery).persistent();

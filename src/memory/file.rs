@@ -56,7 +56,10 @@ pub enum RepositoryFileError {
         source: io::Error,
     },
     /// The file is not a repository, or one of another layout version, or its header is damaged.
-    #[error("{path} holds no repository that this program can use: choose another file, or remove it if a publisher has made it", path = .path.display())]
+    #[error(
+        "{path} holds no repository that this program can use: choose another file, or remove it if a publisher has made it",
+        path = .path.display()
+    )]
     Header {
         /// The file.
         path: PathBuf,
@@ -93,8 +96,8 @@ pub enum RepositoryFileError {
     },
     /// The content of the file is not what a publisher leaves, whenever it ends.
     #[error(
-        "{path} is damaged ({what}, at byte {offset}), so that publishing cannot go on: read what is left with `fabricast tail file:PATH` or \
-         `get file:PATH`, then remove it, or choose another file",
+        "{path} is damaged ({what}, at byte {offset}), so that publishing cannot go on: read what is left with `fabricast tail file:PATH` \
+         or `get file:PATH`, then remove it, or choose another file",
         path = .path.display()
     )]
     Damaged {

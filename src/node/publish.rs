@@ -134,17 +134,17 @@ impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
         Self { lifespan: Some(lifespan), ..self }
     }
 
-    /// Keeps the repository in this file, which outlives the publisher, also if its process is killed. A publisher that opens the file again
-    /// continues it: with the next sequence, in the same epoch, and with everything that the repository held. [Persistent](crate::Persistent)
-    /// subscribers continue with it, and lose nothing that it still holds.
+    /// Keeps the repository in this file, which outlives the publisher, also if its process is killed. A publisher that opens the file
+    /// again continues it: with the next sequence, in the same epoch, and with everything that the repository held.
+    /// [Persistent](crate::Persistent) subscribers continue with it, and lose nothing that it still holds.
     ///
     /// The file is made if there is none, with mode 0600. It has to be in a tmpfs, such as `/dev/shm`, which is empty after the host has
     /// started. One publisher has it at a time. It may be removed once that has ended; one that is not removed keeps its memory. Each
     /// publisher must declare the same topic, kind, type and sizes; a new file takes [`Self::epoch`] and [`Self::after`] as for other
     /// publishers, and an existing one has both already.
     ///
-    /// What was published is what subscribers could have received: a commit that a kill interrupts is continued or undone as a whole. Opening
-    /// reads all of the repository, and checks what can still be received. Publishing costs the same as without a file.
+    /// What was published is what subscribers could have received: a commit that a kill interrupts is completed or undone as a whole.
+    /// Opening reads all of the repository, and checks what can still be received. Publishing costs the same as without a file.
     ///
     /// Subscribers on this host that pull must belong to the same user: a file cannot be sealed, so its owner can end a process that
     /// has mapped it, by cutting it. [`RepositoryFile`](crate::RepositoryFile) reads a file without a publisher.
@@ -171,8 +171,8 @@ impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
     ///
     /// # Errors
     ///
-    /// Opening fails with [`PublisherError::File`] when another publisher has the file, the file is not in a tmpfs, is not this user's, holds
-    /// another repository, or is damaged, and when the tmpfs is full.
+    /// Opening fails with [`PublisherError::File`] when another publisher has the file, the file is not in a tmpfs, is not this user's,
+    /// holds another repository, or is damaged, and when the tmpfs is full.
     pub fn warm(self, path: impl Into<PathBuf>) -> Self {
         Self { warm: Some(path.into()), ..self }
     }

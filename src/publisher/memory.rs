@@ -137,6 +137,8 @@ impl TopicMemory {
             Place::Kept(kept) => {
                 kept.check(declared)?;
                 let Kept { file, described } = *kept;
+                // Somebody may have made holes in it.
+                file.reserve()?;
                 let damaged = damaged(file.path());
                 let region = Region::keep(file, len)?;
                 if self.is_first && described.description.boot == boot() {

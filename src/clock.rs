@@ -92,6 +92,18 @@ pub(crate) fn process_cpu_ns() -> u64 {
     nanoseconds(ClockId::ProcessCPUTime)
 }
 
+/// Returns a number of this boot of the host; 0 if it is unknown.
+pub(crate) fn boot() -> u64 {
+    static BOOT: OnceLock<u64> = OnceLock::new();
+    let digits = |text: String| {
+        text.bytes().filter(u8::is_ascii_hexdigit).take(16).map(char::from).collect::<String>()
+    };
+    let number = |text| u64::from_str_radix(&digits(text), 16).ok();
+    let read =
+        || std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok().and_then(number).unwrap_or(0);
+    *BOOT.get_or_init(read)
+}
+
 /// Converts a duration to nanoseconds, at most `u64::MAX` (584 years).
 pub(crate) fn saturate(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)

@@ -4,6 +4,7 @@
 //! A target panics if a rule is broken: nothing panics by itself, reads beyond its bytes, or takes bytes for a value that no check
 //! has passed. cargo-fuzz bounds time and memory.
 
+mod files;
 mod input;
 mod keyrings;
 mod logs;
@@ -48,6 +49,7 @@ pub const TARGETS: &[Target] = targets! {
     "sessions" => messages::sessions, messages::seeds::sessions;
     "keyrings" => keyrings::run, keyrings::seeds;
     "notices" => notices::run, notices::seeds;
+    "files" => files::run, files::seeds;
     "headers" => regions::headers, regions::seeds;
     "states" => states::run, states::seeds;
     "logs" => logs::run, logs::seeds;

@@ -209,6 +209,11 @@ impl Incarnation {
     pub(crate) fn new(number: u64) -> Option<Self> {
         NonZeroU64::new(number).map(Self)
     }
+
+    /// Returns what stands for all incarnations of an epoch, where they are not told apart.
+    pub(crate) fn any_of(epoch: Epoch) -> Self {
+        Self(epoch.0)
+    }
 }
 
 impl From<Incarnation> for Epoch {

@@ -139,7 +139,7 @@ pub use inspect::{GeometryReport, InspectError, Liveness, TopicReport};
 pub use keyring::{KeyLineError, KeyName, Keyring, KeyringError, Right};
 pub use layout::header::HeaderError;
 pub use layout::{Fact, GeometryError};
-pub use memory::MemoryError;
+pub use memory::{FileHolder, MemoryError, RepositoryFileError};
 pub use metrics::{Counter, Unit};
 #[cfg(feature = "tokio")]
 pub use node::AsyncListener;
@@ -165,9 +165,9 @@ pub use repository::table::TableTopic;
 pub use subscriber::{
     AnySubscriber, Arbitrated, AttachError, Change, Changes, FeedEvent, FeedLines, FeedSubscriber,
     FeedUpdate, GrantError, IdleStrategy, LineReport, Lines, LogChunks, LogSubscriber, LogView, NoticePath,
-    Persistent, PublisherClock, ReceiveError, RecordUpdate, Renewable, Sample, SampleRef, Samples, Snapshot,
-    SnapshotEntry, StateSubscriber, Subscribed, Subscriber, SubscriberError, TableSubscriber, TopicKind,
-    ValueUpdate, WaitSet, Waitable,
+    Persistent, PublisherClock, ReceiveError, RecordUpdate, Renewable, RepositoryFile, Sample, SampleRef,
+    Samples, Snapshot, SnapshotEntry, StateSubscriber, Subscribed, Subscriber, SubscriberError,
+    TableSubscriber, TopicKind, ValueUpdate, WaitSet, Waitable,
 };
 #[cfg(feature = "tokio")]
 pub use subscriber::{AsyncError, AsyncReceive, AsyncSubscriber, AsyncWaitSet};

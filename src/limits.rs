@@ -97,6 +97,8 @@ pub(crate) const SEEK_SOON_NS: u64 = 10_000_000_000;
 
 /// The greatest sequence after which a publisher may begin: more follow than will ever be published.
 pub const SEQUENCE_AFTER_MAX: u64 = 1 << 48;
+/// The greatest newest sequence that a repository file may have.
+pub(crate) const SEQUENCE_MAX: u64 = 2 * SEQUENCE_AFTER_MAX;
 
 /// Topics of one node.
 pub const TOPICS_MAX: usize = 4096;
@@ -259,6 +261,8 @@ pub(crate) const PULSE_ASKED_NS: u64 = 1_000_000_000;
 /// A repository whose heartbeat is older than this belongs to a hung process, nanoseconds.
 pub const HEARTBEAT_STALE_NS: u64 = 1_000_000_000;
 
+/// How far ahead of the host's clock time stamps may be that a publisher finds in its repository file and continues, nanoseconds.
+pub(crate) const CLOCK_ADOPTED_NS: i64 = 3_600_000_000_000;
 /// A difference between a node's time stamps and its host's clock that is corrected at once, nanoseconds, if the stamps are behind.
 pub(crate) const CLOCK_LEAP_NS: u64 = 1_000_000_000;
 /// Any other difference is corrected by this part of the time that passes, so that stamps do not step back.

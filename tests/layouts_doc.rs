@@ -15,6 +15,8 @@ use fabricast::{Node, Payload, Raw, StatePublisher, TablePublisher, TopicId};
 
 #[path = "layouts_doc/feed.rs"]
 mod feed;
+#[path = "layouts_doc/file.rs"]
+mod file;
 #[path = "layouts_doc/table.rs"]
 mod table;
 

@@ -93,6 +93,20 @@ impl Timekeeper {
         self.adopt_steered(Steered::begin(&measure(self.clock.as_ref())));
     }
 
+    /// Begins with the stamps of an earlier process on this host, if no stamps are in use, and follows the host's clock from there. Stamps
+    /// that are more than [`limits::CLOCK_ADOPTED_NS`] ahead of that are not believed.
+    pub(crate) fn adopt(&self, timeline: Timeline) {
+        let moment = measure(self.clock.as_ref());
+        let ahead_ns = timeline.stamp_ns(moment.monotonic_ns).wrapping_sub(moment.realtime_ns).cast_signed();
+        if ahead_ns > limits::CLOCK_ADOPTED_NS {
+            return;
+        }
+        let mut steered = Steered { timeline, ..Steered::begin(&moment) };
+        // A clock that is far ahead is followed at once.
+        let _ = steered.steer(&moment);
+        self.adopt_steered(Steered { is_reported: false, ..steered });
+    }
+
     /// Compares the stamps with the host's clock. `correct` gets the correction that is due, and makes it known to those who read
     /// stamps; only after that stamps follow it.
     pub(crate) fn steer(&self, correct: impl FnOnce(&Correction)) {

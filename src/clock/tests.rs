@@ -154,6 +154,30 @@ fn node_without_publishers_begins_with_the_clock_of_the_host() {
     assert_eq!(host.ahead_ns(), 0);
 }
 
+#[test]
+fn stamps_of_an_earlier_process_are_continued() {
+    for set_ns in [0, 5 * HOUR.cast_signed(), -2 * SECOND.cast_signed()] {
+        let mut host = Host::new();
+        host.run(SECOND);
+        let before_ns = host.publish();
+        let timeline = host.keeper.timeline();
+        // While no process runs.
+        host.clock.set(set_ns);
+        host.clock.advance(SECOND);
+        host.keeper.restart();
+        host.keeper.adopt(timeline);
+        assert_eq!(host.keeper.age_ns(before_ns), SECOND, "{set_ns}");
+        assert!(host.publish() > before_ns);
+    }
+    // Too far ahead of the clock.
+    let host = Host::new();
+    let timeline = host.keeper.timeline();
+    host.clock.set(-2 * HOUR.cast_signed());
+    host.keeper.restart();
+    host.keeper.adopt(timeline);
+    assert_eq!(host.ahead_ns(), 0);
+}
+
 /// Whatever is done to the clock, no stamp is before an earlier one, and ages are exact to the percent by which stamps follow.
 #[test]
 fn order_and_ages_survive_any_steps() {

@@ -29,7 +29,7 @@ pub(crate) enum Exposure {
 impl Exposure {
     /// Checks that the memory of this region was made to be used so.
     pub(super) fn check(self, region: &Region) -> Result<(), FabricError> {
-        match Region::is_sealed_against_writing(region.file())? == (self == Self::Read) {
+        match region.is_for_readers()? == (self == Self::Read) {
             true => Ok(()),
             false => Err(FabricError::Access { why: "its memory was not made for this exposure" }),
         }

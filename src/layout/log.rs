@@ -188,6 +188,11 @@ impl LogGeometry {
         position / self.segment_len as u64
     }
 
+    /// Returns the position up to which frames can be written without giving up more than those before this start.
+    pub(crate) fn free_until(&self, start: u64) -> u64 {
+        (self.segment(start) + SEGMENT_COUNT as u64) * self.segment_len as u64
+    }
+
     /// Returns the offset of a segment's index entry, bytes from the start of the region.
     #[inline]
     pub(crate) fn entry_offset(&self, segment: u64) -> usize {

@@ -16,6 +16,7 @@
 //! ```
 
 pub(crate) mod clock;
+pub(crate) mod description;
 mod geometry;
 pub(crate) mod header;
 pub(crate) mod log;

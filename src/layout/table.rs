@@ -285,6 +285,12 @@ impl Stamp {
         Self(self.0 & !REVISION_MASK | discarded.0 & REVISION_MASK)
     }
 
+    /// Returns a stamp of an entry that is the newest again, because the next ones are lost: nobody knows how many there were. The next one
+    /// has a revision that theirs are far from.
+    pub(crate) fn after_loss(self) -> Self {
+        Self(self.0 & !REVISION_MASK | self.0.wrapping_add(REVISION_MASK / 2 + REVISION / 2) & REVISION_MASK)
+    }
+
     /// Returns a stamp of the same sequence that its cell has never had.
     pub(crate) fn unlike(self) -> Self {
         Self(self.0 ^ 1)

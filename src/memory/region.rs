@@ -7,8 +7,9 @@ use std::ptr::NonNull;
 use rustix::fs::{MemfdFlags, SealFlags, SeekFrom};
 use rustix::io::Errno;
 use rustix::mm::MapFlags;
-use rustix::process::Resource;
 
+use super::file::{RepositoryFileError, WarmFile, is_tmpfs};
+use super::file_limit::check_file_limit;
 use super::words::Words;
 use super::{LINE, WORD};
 use crate::limits;
@@ -76,15 +77,10 @@ pub enum MemoryError {
 pub(crate) struct Region {
     words: Words,
     access: Access,
-    /// The memory file, if the memory was allocated here. A mapping does not need it.
+    /// The memory file, if the memory was allocated here. A mapping does not need it. Of a repository file a descriptor for readers.
     file: Option<OwnedFd>,
-}
-
-/// Checks the process's limit on the length of files, which memory files count as: the kernel kills a process that exceeds it
-/// (setrlimit(2), SIGXFSZ).
-pub(crate) fn check_file_limit(len: u64) -> rustix::io::Result<()> {
-    let max = rustix::process::getrlimit(Resource::Fsize).current;
-    if max.is_some_and(|max| max < len) { Err(Errno::FBIG) } else { Ok(()) }
+    /// The repository file, locked. After the mapping: nothing is stored once another process may have it.
+    kept: Option<WarmFile>,
 }
 
 impl Region {
@@ -92,7 +88,7 @@ impl Region {
     #[cfg(any(loom, miri))]
     #[expect(clippy::unnecessary_wraps, reason = "mapping may fail")]
     pub(crate) fn allocate(len: usize, _protection: Protection) -> Result<Self, MemoryError> {
-        Ok(Self { words: Words::new(len.div_ceil(WORD)), access: Access::Write, file: None })
+        Ok(Self { words: Words::new(len.div_ceil(WORD)), access: Access::Write, file: None, kept: None })
     }
 
     /// Creates a zeroed region of at least `len` bytes (rounded up to whole pages), with its pages present.
@@ -156,10 +152,46 @@ impl Region {
         Ok(region)
     }
 
+    /// Maps the first `len` bytes (rounded up to whole pages) of a repository file, whose pages are all present.
+    pub(crate) fn keep(file: WarmFile, len: usize) -> Result<Self, RepositoryFileError> {
+        let len = whole_pages(len);
+        let system =
+            |what, source| RepositoryFileError::System { what, path: file.path().to_owned(), source };
+        if len as u64 > file.len() {
+            return Err(system("map", io::ErrorKind::UnexpectedEof.into()));
+        }
+        let mapped =
+            Self::map_populated(&file, len).map_err(|error| system("map", io::Error::other(error)))?;
+        let readable = file.for_readers()?;
+        Ok(Self { file: Some(readable), kept: Some(file), ..mapped })
+    }
+
+    /// Returns the repository file that it maps.
+    pub(crate) fn kept(&self) -> Option<&WarmFile> {
+        self.kept.as_ref()
+    }
+
+    /// Maps the first `len_min` bytes (rounded up to whole pages) of a peer's repository file for reading. It cannot be sealed: whoever may
+    /// write it can cut it, and so end this process by `SIGBUS`.
+    pub(crate) fn import_kept(file: BorrowedFd<'_>, len_min: usize) -> Result<Self, MemoryError> {
+        let unfit = |why| MemoryError::Unfit { why };
+        if !is_tmpfs(file).map_err(|_| unfit("its file system cannot be read"))? {
+            return Err(unfit("it is neither a sealed memory file nor a file in a tmpfs"));
+        }
+        let stat = rustix::fs::fstat(file).map_err(|_| unfit("its length cannot be read"))?;
+        let found = usize::try_from(stat.st_size).map_err(|_| unfit("its length is negative"))?;
+        let len = whole_pages(len_min);
+        if found < len || len > limits::REGION_LEN_MAX {
+            return Err(unfit("it is shorter than agreed"));
+        }
+        check_pages(file, len)?;
+        Self::map(file, len, Access::Read, MapFlags::POPULATE)
+    }
+
     /// Maps memory of this process with all pages present. MAP_POPULATE silently skips pages that it cannot allocate,
     /// and peers would refuse the region as sparse.
-    fn map_populated(file: &OwnedFd, len: usize) -> Result<Self, MemoryError> {
-        let region = Self::map(file, len, Access::Write, MapFlags::empty())?;
+    fn map_populated(file: impl AsFd, len: usize) -> Result<Self, MemoryError> {
+        let region = Self::map(&file, len, Access::Write, MapFlags::empty())?;
         match rustix::io::retry_on_intr(|| region.words.populate(0, len)) {
             Ok(()) => Ok(region),
             // Not supported before kernel 5.14.
@@ -180,6 +212,12 @@ impl Region {
         }
     }
 
+    /// Whether this is a file in a tmpfs, or memory like one, that nothing can be sealed against.
+    pub(crate) fn is_unsealable(file: BorrowedFd<'_>) -> bool {
+        rustix::fs::fcntl_get_seals(file).is_ok_and(|seals| seals == SealFlags::SEAL)
+            && is_tmpfs(file).unwrap_or(false)
+    }
+
     /// Whether this memory file is sealed against future mappings for writing.
     pub(crate) fn is_sealed_against_writing(file: BorrowedFd<'_>) -> Result<bool, MemoryError> {
         let seals = rustix::fs::fcntl_get_seals(file);
@@ -187,10 +225,15 @@ impl Region {
         Ok(seals.intersects(SealFlags::FUTURE_WRITE | SealFlags::WRITE))
     }
 
+    /// Whether peers may only read this region.
+    pub(crate) fn is_for_readers(&self) -> Result<bool, MemoryError> {
+        if self.kept.is_some() { Ok(true) } else { Self::is_sealed_against_writing(self.file()) }
+    }
+
     fn map(file: impl AsFd, len: usize, access: Access, populate: MapFlags) -> Result<Self, MemoryError> {
         let words = Words::map(file, len, access == Access::Write, populate);
         let words = words.map_err(|errno| MemoryError::System { what: "map", len, source: errno.into() })?;
-        Ok(Self { words, access, file: None })
+        Ok(Self { words, access, file: None, kept: None })
     }
 
     /// Returns its length in bytes; a multiple of the page size.
@@ -254,6 +297,10 @@ impl Region {
     #[inline]
     pub(crate) fn store(&self, offset: usize, word: u64) {
         self.assert_writable();
+        #[cfg(test)]
+        if !super::kill::permits() {
+            return;
+        }
         self.words.word(offset).store(word, Ordering::Relaxed);
     }
 
@@ -261,6 +308,10 @@ impl Region {
     #[inline]
     pub(crate) fn store_release(&self, offset: usize, word: u64) {
         self.assert_writable();
+        #[cfg(test)]
+        if !super::kill::permits() {
+            return;
+        }
         // Release: publishes all earlier stores to a reader that loads this word by `load_acquire`.
         self.words.word(offset).store(word, Ordering::Release);
     }
@@ -287,6 +338,11 @@ impl Region {
     #[inline]
     pub(crate) fn copy_in(&self, offset: usize, source: &[u64]) {
         self.assert_writable();
+        #[cfg(test)]
+        if super::kill::is_armed() {
+            let words = source.iter().zip((offset..).step_by(WORD));
+            return words.for_each(|(word, offset)| self.store(offset, *word));
+        }
         self.words.copy_in(offset, source);
     }
 
@@ -296,6 +352,14 @@ impl Region {
     pub(crate) fn copy_in_bytes(&self, offset: usize, source: &[u8]) {
         self.assert_writable();
         let (whole, rest) = source.as_chunks::<WORD>();
+        #[cfg(test)]
+        if super::kill::is_armed() {
+            let words = whole.iter().map(|bytes| u64::from_le_bytes(*bytes)).zip((offset..).step_by(WORD));
+            words.for_each(|(word, offset)| self.store(offset, word));
+        } else {
+            self.words.copy_in_chunks(offset, whole);
+        }
+        #[cfg(not(test))]
         self.words.copy_in_chunks(offset, whole);
         if !rest.is_empty() {
             let mut last = [0; WORD];

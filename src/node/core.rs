@@ -175,8 +175,9 @@ impl NodeCore {
     /// Reserves a topic's name.
     pub(super) fn reserve(&self, name: &TopicName) -> Result<Reserved<'_>, PublisherError> {
         self.check_runs().map_err(|_| PublisherError::NodeFailed)?;
-        let reserved = self.topics.reserve(name, self.keyed_waker())?;
-        if reserved.is_first() {
+        let mut reserved = self.topics.reserve(name, self.keyed_waker())?;
+        reserved.began = reserved.is_first();
+        if reserved.began {
             self.time.restart();
         }
         Ok(reserved)

@@ -3,16 +3,21 @@
 use std::fmt;
 use std::hash::Hash;
 use std::marker::PhantomData;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::persistent::{Reopen, persistent};
+use super::publish::Beginning;
 use super::terms::Terms;
 use super::{Node, PublisherBuilder, SubscriberBuilder};
 use crate::fabric::Target;
 use crate::id::{Delivery, Epoch, SlowPolicy};
-use crate::publisher::{FeedPublisher, Gating, LenLimit, PublisherError, fresh_incarnation};
+use crate::memory::RepositoryFileError;
+use crate::publisher::{
+    FeedPublisher, Gating, LenLimit, Place, PublisherError, TopicMemory, fresh_incarnation,
+};
 use crate::repository::feed::FeedRecord;
 use crate::repository::log::{LogStart, LogTopic};
 use crate::repository::table::TableTopic;
@@ -122,6 +127,15 @@ where
         Self { log: self.log.epoch(epoch), table: self.table.epoch(epoch), ..self }
     }
 
+    /// Keeps log and table in files that outlive the publisher: see [`PublisherBuilder::warm`]. The log is in the file at this path, the
+    /// table in one with `.table` after its name. A restarted publisher continues with the event after the last one, and with the values of
+    /// all keys; [`FeedPublisher::newest`] says which event that was.
+    pub fn warm(self, path: impl Into<PathBuf>) -> Self {
+        let path = path.into();
+        let table = table_file_of(&path);
+        Self { log: self.log.warm(path), table: self.table.warm(table), ..self }
+    }
+
     /// Creates log and table, and opens the feed to subscribers. Allocates; does not block.
     ///
     /// # Errors
@@ -131,10 +145,18 @@ where
         let Self { log, table, .. } = self;
         // The name of the log, which is the feed's, first: an error names the feed.
         let (log_name, table_name) = (log.reserve()?, table.reserve()?);
+        let [log_place, table_place] = places([log.place()?, table.place()?])?;
         let incarnation = fresh_incarnation()?;
-        // The table first: a subscriber that finds the log finds the table.
-        let table = table.open_reserved(table_name, incarnation)?;
-        Ok(FeedPublisher::new(log.open_reserved(log_name, incarnation)?, table))
+        let is_first = log_name.began;
+        let is_kept = log_place.found().is_some();
+        // Both have the epoch of the log's file, or a new one.
+        table_place.check_epoch(log_place.epoch())?;
+        // The table first: a subscriber that finds the log finds the table, and what the table has committed the log follows.
+        let memory = TopicMemory { place: table_place, is_first, until: None };
+        let table = table.open_reserved(table_name, Beginning { incarnation, memory })?;
+        let memory =
+            TopicMemory { place: log_place, is_first: false, until: is_kept.then(|| table.newest()) };
+        Ok(FeedPublisher::new(log.open_reserved(log_name, Beginning { incarnation, memory })?, table))
     }
 }
 
@@ -469,4 +491,29 @@ where
 /// The name of a feed's table.
 fn table_of(feed: &str) -> String {
     format!("{feed}/table")
+}
+
+/// The repository file of a feed's table, given that of its log.
+pub(super) fn table_file_of(log: &Path) -> PathBuf {
+    let mut name = log.as_os_str().to_owned();
+    name.push(".table");
+    name.into()
+}
+
+/// Has both files of a feed exist, or neither. A process that was killed when it had made one has published nothing.
+fn places(places: [Place; 2]) -> Result<[Place; 2], PublisherError> {
+    let [log, table] = match places.each_ref().map(|place| place.found().is_some()) {
+        [true, false] | [false, true] => {
+            let [log, table] = places;
+            [log.renewed()?, table.renewed()?]
+        }
+        [true, true] | [false, false] => return Ok(places),
+    };
+    match (&log, &table) {
+        (Place::Kept(_), Place::New(missing)) | (Place::New(missing), Place::Kept(_)) => {
+            let path = log.found().or_else(|| table.found()).unwrap_or(missing).to_owned();
+            Err(RepositoryFileError::Half { path, missing: missing.clone() }.into())
+        }
+        _ => Ok([log, table]),
+    }
 }

@@ -1,5 +1,6 @@
 use std::fmt;
 use std::marker::PhantomData;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,8 @@ use crate::id::{Epoch, Incarnation, Sequence};
 use crate::limits;
 use crate::payload::Payload;
 use crate::publisher::{
-    LenLimit, Numbering, PublishedKind, Publisher, PublisherError, TopicParts, fresh_incarnation,
+    LenLimit, Numbering, Place, PublishedKind, Publisher, PublisherError, TopicMemory, TopicParts,
+    fresh_incarnation,
 };
 
 /// Bytes reserved for each value of a type without a fixed length, unless the maximum is set.
@@ -32,7 +34,23 @@ pub struct PublisherBuilder<'a, K: PublishedKind, T: Payload> {
     epoch: Option<Epoch>,
     after: Sequence,
     lifespan: Option<Duration>,
+    /// The repository file.
+    warm: Option<PathBuf>,
     payload: PhantomData<fn(&T)>,
+}
+
+/// What an incarnation of a topic begins with.
+pub(super) struct Beginning {
+    pub(super) incarnation: Incarnation,
+    pub(super) memory: TopicMemory,
+}
+
+#[cfg(test)]
+impl Beginning {
+    /// One without a repository file.
+    pub(super) fn new(incarnation: Incarnation) -> Self {
+        Self { incarnation, memory: TopicMemory::default() }
+    }
 }
 
 impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
@@ -40,8 +58,8 @@ impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
         let payload_len_max = T::fixed_len().unwrap_or(PAYLOAD_LEN_MAX_DEFAULT);
         let (topic, options) = (topic.to_owned(), K::DEFAULTS);
         let (limit, samples, epoch, after) = (K::LIMIT, Vec::new(), None, Sequence::NONE);
-        let (lifespan, payload) = (None, PhantomData);
-        Self { node, topic, payload_len_max, limit, samples, options, epoch, after, lifespan, payload }
+        let (lifespan, warm, payload) = (None, None, PhantomData);
+        Self { node, topic, payload_len_max, limit, samples, options, epoch, after, lifespan, warm, payload }
     }
 
     /// Sets the longest payload, in bytes of its encoded form; up to [`limits::PAYLOAD_LEN_MAX`].
@@ -116,6 +134,49 @@ impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
         Self { lifespan: Some(lifespan), ..self }
     }
 
+    /// Keeps the repository in this file, which outlives the publisher, also if its process is killed. A publisher that opens the file
+    /// again continues it: with the next sequence, in the same epoch, and with everything that the repository held.
+    /// [Persistent](crate::Persistent) subscribers continue with it, and lose nothing that it still holds.
+    ///
+    /// The file is made if there is none, with mode 0600. It has to be in a tmpfs, such as `/dev/shm`, which is empty after the host has
+    /// started. One publisher has it at a time. It may be removed once that has ended; one that is not removed keeps its memory. Each
+    /// publisher must declare the same topic, kind, type and sizes; a new file takes [`Self::epoch`] and [`Self::after`] as for other
+    /// publishers, and an existing one has both already.
+    ///
+    /// What was published is what subscribers could have received: a commit that a kill interrupts is completed or undone as a whole.
+    /// Opening reads all of the repository, and checks what can still be received. Publishing costs the same as without a file.
+    ///
+    /// Subscribers on this host that pull must belong to the same user: a file cannot be sealed, so its owner can end a process that
+    /// has mapped it, by cutting it. [`RepositoryFile`](crate::RepositoryFile) reads a file without a publisher.
+    ///
+    /// ```
+    /// use fabricast::Node;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let memory = tempfile::tempdir_in("/dev/shm")?;
+    /// # let path = memory.path().join("trades");
+    /// let node = Node::builder().name("exchange")?.runtime_dir(dir.path()).open()?;
+    /// // For example /dev/shm/exchange-trades.
+    /// let mut trades = node.log_publisher::<f64>("EURUSD").warm(&path).open()?;
+    /// trades.publish(&1.0841)?;
+    /// drop(trades);
+    ///
+    /// let mut trades = node.log_publisher::<f64>("EURUSD").warm(&path).open()?;
+    /// assert_eq!(trades.publish(&1.0842)?.get(), 2);
+    /// let mut late = node.log_subscriber::<f64>("shm:exchange/EURUSD").earliest().open()?;
+    /// assert_eq!(late.try_receive()?.map(|sample| sample.value), Some(1.0841));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Opening fails with [`PublisherError::File`] when another publisher has the file, the file is not in a tmpfs, is not this user's,
+    /// holds another repository, or is damaged, and when the tmpfs is full.
+    pub fn warm(self, path: impl Into<PathBuf>) -> Self {
+        Self { warm: Some(path.into()), ..self }
+    }
+
     /// Creates the repository and opens the topic to subscribers. Allocates; does not block.
     ///
     /// # Errors
@@ -124,7 +185,15 @@ impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
     /// memory is exhausted.
     pub fn open(self) -> Result<Publisher<K, T>, PublisherError> {
         let reserved = self.reserve()?;
-        self.open_reserved(reserved, fresh_incarnation()?)
+        let memory = TopicMemory { place: self.place()?, is_first: reserved.began, until: None };
+        self.open_reserved(reserved, Beginning { incarnation: fresh_incarnation()?, memory })
+    }
+
+    /// Finds out what is in its repository file, if it has one.
+    pub(super) fn place(&self) -> Result<Place, PublisherError> {
+        let place = self.warm.as_deref().map_or(Ok(Place::Memory), Place::at)?;
+        place.check_epoch(self.epoch)?;
+        Ok(place)
     }
 
     /// Reserves the topic's name.
@@ -136,13 +205,15 @@ impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
     pub(super) fn open_reserved(
         self,
         reserved: Reserved<'_>,
-        incarnation: Incarnation,
+        Beginning { incarnation, memory }: Beginning,
     ) -> Result<Publisher<K, T>, PublisherError> {
         let Self { node, payload_len_max, limit, samples, options, epoch, after, lifespan, .. } = self;
         if after.get() > limits::SEQUENCE_AFTER_MAX {
             return Err(PublisherError::AfterTooHigh { after });
         }
         let own = Numbering::new(incarnation);
+        let epoch = memory.place.epoch().or(epoch).unwrap_or(own.epoch);
+        let after = memory.place.after().unwrap_or(after);
         let core = node.core();
         let parts = TopicParts {
             fabric: core.fabric.as_ref(),
@@ -151,7 +222,8 @@ impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
             node: node.hold(),
             host: core.identity.host.as_str(),
             name: reserved.name().clone(),
-            numbering: Numbering { epoch: epoch.unwrap_or(own.epoch), after, ..own },
+            numbering: Numbering { epoch, after, ..own },
+            memory,
             lifespan_ns: lifespan.map_or(0, |lifespan| saturate(lifespan).max(1)),
             payload_len_max,
             limit,

@@ -31,6 +31,8 @@ pub(super) struct Reserved<'a> {
     topics: &'a Topics,
     name: TopicName,
     pub(super) waker: KeyedWaker,
+    /// The node had no other topics when it was reserved.
+    pub(super) began: bool,
     filled: bool,
 }
 
@@ -58,7 +60,7 @@ impl Topics {
         }
         registry.by_name.insert(name.clone(), None);
         registry.names.insert(id, name.clone());
-        Ok(Reserved { topics: self, name: name.clone(), waker, filled: false })
+        Ok(Reserved { topics: self, name: name.clone(), waker, began: false, filled: false })
     }
 
     /// The topic of this name, if its publisher has not been dropped.

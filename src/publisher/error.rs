@@ -6,7 +6,7 @@ use crate::fabric::FabricError;
 use crate::id::{Sequence, TopicName};
 use crate::layout::GeometryError;
 use crate::limits;
-use crate::memory::MemoryError;
+use crate::memory::{MemoryError, RepositoryFileError};
 use crate::payload::{EncodeError, SchemaError};
 use crate::repository::TooLong;
 
@@ -322,6 +322,9 @@ pub enum PublisherError {
         /// The setting that declares it.
         limit: LenLimit,
     },
+    /// The repository file cannot be used: see [`PublisherBuilder::warm`](crate::PublisherBuilder::warm).
+    #[error(transparent)]
+    File(#[from] RepositoryFileError),
     /// Memory for the repository could not be allocated.
     #[error(transparent)]
     Memory(#[from] MemoryError),

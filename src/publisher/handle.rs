@@ -12,7 +12,7 @@ use super::{FinishError, Gating, LenLimit, PublishError, PublisherError, ending}
 use crate::id::{Epoch, Sequence, TopicName};
 use crate::layout::{Geometry, GeometryError};
 use crate::payload::{InPlace, Payload, Pod, Raw, Schema};
-use crate::repository::Writer;
+use crate::repository::{Recover, Writer};
 
 /// A publisher of a topic of one kind: a [`StatePublisher`](crate::StatePublisher), a [`LogPublisher`](crate::LogPublisher) or a
 /// [`TablePublisher`](crate::TablePublisher).
@@ -52,7 +52,7 @@ pub(crate) trait Writable: Sized {
     /// The default options.
     const DEFAULTS: Self::Options;
     /// What writes its repositories.
-    type Writer: Writer<Geometry = GeometryOf<Self>>;
+    type Writer: Writer<Geometry = GeometryOf<Self>> + Recover;
     /// The writer of its subscribers' landing regions.
     type Landing: Landing<Geometry: Into<Geometry>>;
 

@@ -14,6 +14,7 @@ mod loan;
 mod log;
 mod log_landing;
 mod log_loan;
+mod memory;
 #[cfg(loom)]
 #[expect(clippy::unwrap_used, reason = "a model fails by a panic, as a test does")]
 pub mod models;
@@ -45,6 +46,7 @@ pub use loan::Loan;
 pub(crate) use log::LogOptions;
 pub use log::LogPublisher;
 pub use log_loan::LogLoan;
+pub(crate) use memory::{Place, TopicMemory};
 pub(crate) use notices::{NoticeRegistration, WakeRegistration};
 pub(crate) use opening::{Numbering, TopicParts, fresh_incarnation};
 pub(crate) use progress_slot::ProgressSlot;

@@ -1,7 +1,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use super::{Gating, LenLimit, PublisherError};
+use super::{Gating, LenLimit, PublisherError, TopicMemory};
 use crate::clock::Timekeeper;
 use crate::fabric::{Fabric, FabricError, KeyedWaker};
 use crate::id::{Epoch, Incarnation, Sequence, TopicName};
@@ -17,6 +17,7 @@ pub(crate) struct TopicParts<'a> {
     pub(crate) host: &'a str,
     pub(crate) name: TopicName,
     pub(crate) numbering: Numbering,
+    pub(crate) memory: TopicMemory,
     /// How long its values are valid, nanoseconds; 0 for ever.
     pub(crate) lifespan_ns: u64,
     pub(crate) payload_len_max: usize,

@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 use super::ending::Ending;
 use super::gate::Gate;
 use super::handover::{Handover, Landing, Repository};
+use super::memory::Declared;
 use super::notices::{News, Notifier, TopicNotices};
 use super::opening::{Numbering, TopicParts};
 use super::subscribers::TopicSubscribers;
@@ -16,13 +17,13 @@ use crate::fabric::{Exposure, KeyedWaker};
 use crate::id::{Sequence, TopicId};
 use crate::layout::Geometry;
 use crate::layout::clock::ClockLine;
-use crate::layout::header::{COUNTERS_LEN, COUNTERS_OFFSET};
+use crate::layout::header::{COUNTERS_LEN, COUNTERS_OFFSET, HOT_PUBLISHED};
 use crate::limits;
-use crate::memory::{Protection, Region};
+use crate::memory::Region;
 use crate::metrics::{Counters, Gauge, Handle, Unit};
 use crate::notice::draw_key;
 use crate::payload::Schema;
-use crate::repository::Writer;
+use crate::repository::{Recover, Writer};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// One in this many publishes is timed.
@@ -57,21 +58,21 @@ struct TopicCounts {
 
 impl<L: Landing<Geometry: Into<Geometry>>> Output<L> {
     /// Creates the repository of a new topic, its writer, and its outputs.
-    pub(super) fn open<W: Writer<Geometry = L::Geometry>>(
+    pub(super) fn open<W: Writer<Geometry = L::Geometry> + Recover>(
         parts: TopicParts<'_>,
         geometry: L::Geometry,
         schema: Schema,
     ) -> Result<(W, Self), PublisherError> {
-        let TopicParts { fabric, time, waker, node, host, name, numbering, lifespan_ns, gating, .. } = parts;
+        let TopicParts {
+            fabric, time, waker, node, host, name, numbering, memory, lifespan_ns, gating, ..
+        } = parts;
         let Numbering { epoch, incarnation, after } = numbering;
         let any_geometry: Geometry = geometry.into();
-        let region = Arc::new(Region::allocate(any_geometry.region_len(), Protection::PeersRead)?);
         let header = any_geometry.static_header(epoch, TopicId::of(&name), schema.hash());
+        let is_new = memory.is_new();
+        let declared = Declared { name: &name, geometry: any_geometry, schema: &schema };
+        let (region, writer): (_, W) = memory.open(&declared, (geometry, &header), after, &time)?;
         let registration = Arc::new(fabric.register(&region, Exposure::Read)?);
-        let mut writer = W::new(Arc::clone(&region), geometry, &header);
-        if after > Sequence::NONE {
-            writer.begin_after(after);
-        }
 
         ClockLine { namespace: namespace(), timeline: time.timeline() }.write(&region);
         let started_ns = time.now_ns();
@@ -114,7 +115,11 @@ impl<L: Landing<Geometry: Into<Geometry>>> Output<L> {
         });
         PublishedTopic::beat(&region, started_ns);
         let landings = Vec::with_capacity(limits::PUSH_SUBSCRIBERS_MAX);
-        let stamped_ns = started_ns;
+        // Not before the values of an earlier publisher.
+        let stamped_ns = started_ns.max(region.load(HOT_PUBLISHED));
+        if let Some(file) = region.kept().filter(|_| is_new) {
+            file.link()?;
+        }
         let output =
             Self { topic, waker, handover, landings, time, stamped_ns, notifier, gate, counts, node };
         Ok((writer, output))
@@ -205,6 +210,9 @@ impl<L: Landing> Drop for Output<L> {
         self.handover.leave(std::mem::take(&mut self.landings));
         // Release: the last commit is visible before the node reports the end.
         self.topic.ended.store(true, Ordering::Release);
+        if let Some(file) = self.topic.registration.region().kept() {
+            file.release();
+        }
         self.waker.wake();
     }
 }

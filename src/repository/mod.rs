@@ -9,6 +9,7 @@ pub(crate) mod table;
 mod arbiter;
 mod pieces;
 mod reader;
+mod recovery;
 mod writer;
 
 pub(crate) use arbiter::{Arbiter, Arrival, ChangedKey, GoneKey, Verdict};
@@ -17,6 +18,7 @@ pub(crate) use reader::{
     DamagedEntry, Fetch, Finding, GrantedAt, LossReason, Lost, ReadFailure, Reader, Taken, Verified,
     WriteOrder,
 };
+pub(crate) use recovery::{Continued, Damage, Recover};
 pub(crate) use writer::Writer;
 
 /// A payload exceeds the topic's declared maximum.

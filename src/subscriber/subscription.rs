@@ -118,6 +118,11 @@ pub(crate) trait Attachment: Watched {
     /// How the topic ended, once [`Watched::has_ended`] says so.
     fn end(&self) -> Option<TopicEnd>;
 
+    /// Whether what it reads stays there after the end.
+    fn is_lasting(&self) -> bool {
+        false
+    }
+
     /// Whether a repository on another host must not be read any more, because its topic ended some time ago.
     fn is_shut(&self) -> bool {
         false
@@ -295,8 +300,11 @@ impl Subscription {
         }
     }
 
-    /// Fails once the topic has ended, whether or not that was reported.
+    /// Fails once the topic has ended, whether or not that was reported, unless its repository stays.
     pub(super) fn check_end(&self) -> Result<(), ReceiveError> {
+        if self.attachment.is_lasting() {
+            return Ok(());
+        }
         self.end().map_or(Ok(()), |end| Err(end.error()))
     }
 

@@ -19,3 +19,4 @@ pub(crate) mod role;
 pub(crate) mod skip;
 pub(crate) mod slow;
 pub(crate) mod time;
+pub(crate) mod warm;

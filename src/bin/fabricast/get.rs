@@ -18,8 +18,9 @@ use super::interrupt::Interrupt;
 use super::keys::{keyless, only_key};
 use super::news::{other_epoch, other_kind, other_type};
 use super::output::{hex_dump, json_line, shown};
+use super::place::{Place, place};
 use super::printer::{Form, FormArguments};
-use super::setting::{LineArguments, Setting, target};
+use super::setting::{LineArguments, Setting};
 use super::subscription::Value;
 use super::units::duration;
 use super::value::{Schemas, ValueLine};
@@ -52,15 +53,16 @@ Examples:
   fabricast get shm:quotes/fx EURUSD
   fabricast get shm:quotes/fx --json
   fabricast get shm:a/quotes EURUSD --line shm:b/quotes
+  fabricast get file:/dev/shm/quotes-fx EURUSD               after its publisher has ended
   fabricast get shm:exchange/orders '[\"XETR\", 17]'";
 
 /// Arguments of `get`.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Arguments {
-    /// The topic, as in shm:NODE/TOPIC, or NODE/TOPIC for short.
-    #[arg(value_parser = target)]
-    target: Target,
+    /// The topic, as in shm:NODE/TOPIC, or NODE/TOPIC for short; or the file of a publisher with --warm, as in file:/dev/shm/FILE.
+    #[arg(value_parser = place, value_name = "TARGET")]
+    target: Place,
     /// A key of a table or feed: a text as it is, any other key as JSON. Write `--` before a key that begins with a hyphen.
     key: Option<String>,
     #[command(flatten)]
@@ -249,6 +251,9 @@ fn first_of(failures: Vec<Failure>) -> Failure {
 /// Attaches to the lines that can be reached, and returns those of one epoch, kind and type, the ones ahead first. At least one.
 fn subscribe(arguments: &Arguments, setting: &Setting) -> Result<Vec<Line>, Failure> {
     let lines = arguments.line.of(&arguments.target)?;
+    if let Some(line) = subscribe_in_file(&arguments.target, arguments)? {
+        return Ok(vec![line]);
+    }
     let (mut found, mut failures) = (Vec::<Line>::new(), Vec::new());
     for target in std::iter::once(lines.first).chain(lines.others) {
         match subscribe_to(target, arguments, setting) {
@@ -291,6 +296,15 @@ fn subscribe_to(target: &Target, arguments: &Arguments, setting: &Setting) -> Re
     match table {
         Some(table) => Ok((attach(&table)?, table)),
         None => Ok((subscriber, target.clone())),
+    }
+}
+
+/// Does the same in a repository file. `None` if the topic is at a node.
+fn subscribe_in_file(place: &Place, arguments: &Arguments) -> Result<Option<Line>, Failure> {
+    let Some(subscriber) = place.subscriber(LogStart::Back(1))? else { return Ok(None) };
+    match place.table().filter(|_| arguments.key.is_some() && is_feed(&subscriber)) {
+        Some(table) => subscribe_in_file(&table, arguments),
+        None => Ok(Some((subscriber, Target::clone(place)))),
     }
 }
 

@@ -14,7 +14,8 @@ use super::clock::Deadline;
 use super::failure::{Exit, Failure};
 use super::feed::{is_feed, log_of, table_of};
 use super::output::{ago, data, json_line, memory, printable, shown, span, table};
-use super::setting::{Setting, target};
+use super::place::{Place, place};
+use super::setting::Setting;
 use super::subscribers::Subscribers;
 use super::value::Schemas;
 
@@ -54,9 +55,9 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Arguments {
-    /// The topic, as in shm:NODE/TOPIC, or NODE/TOPIC for short.
-    #[arg(value_parser = target)]
-    target: Target,
+    /// The topic, as in shm:NODE/TOPIC, or NODE/TOPIC for short; or the file of a publisher with --warm, as in file:/dev/shm/FILE.
+    #[arg(value_parser = place, value_name = "TARGET")]
+    target: Place,
     /// Show the remote key and address of the repository.
     #[arg(long)]
     show_keys: bool,
@@ -117,10 +118,14 @@ enum Held {
 }
 
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
-    let target = &arguments.target;
-    let node = setting.reader(&target.address)?;
-    let attach = |target: &Target| setting.attach(&node, target, Delivery::Pull, LogStart::Newest);
-    let mut subscriber = attach(target)?;
+    let target = &*arguments.target;
+    let in_file = arguments.target.subscriber(LogStart::Newest)?;
+    let node = if in_file.is_some() { None } else { Some(setting.reader(&target.address)?) };
+    let attach = |target: &Target| match &node {
+        Some(node) => setting.attach(node, target, Delivery::Pull, LogStart::Newest),
+        None => arguments.in_file(target),
+    };
+    let mut subscriber = in_file.map_or_else(|| attach(target), Ok)?;
     let report = match arguments.show_keys {
         true => TopicReport::with_keys(&mut subscriber)?,
         false => TopicReport::of(&mut subscriber)?,
@@ -134,7 +139,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     let clock = subscriber.publisher_clock();
     // Not itself.
     drop(subscriber);
-    let subscribers = Subscribers::of(&node, target).ok();
+    let subscribers = node.and_then(|node| Subscribers::of(&node, target).ok());
     let found = Found { suspect_keys, timestamps, subscribers, feed };
     let mut out = io::stdout().lock();
     if arguments.json {
@@ -143,6 +148,15 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
         print(&mut out, target, (&report, &clock), &found)?;
     }
     Ok(Exit::Done)
+}
+
+impl Arguments {
+    /// A subscriber of the other topic of a feed in a file.
+    fn in_file(&self, other: &Target) -> Result<AnySubscriber<Raw>, Failure> {
+        let table = self.target.table().filter(|table| table.topic == other.topic);
+        let found = table.map_or(Ok(None), |table| table.subscriber(LogStart::Newest))?;
+        found.ok_or_else(|| Failure::new(Exit::No, format!("{other} is in another file")))
+    }
 }
 
 /// The number of damaged entries; `None` if not all entries up to this commit could be read in time.

@@ -15,6 +15,7 @@ mod list;
 mod news;
 mod output;
 mod perf;
+mod place;
 mod printer;
 mod publish;
 mod pulses;

@@ -7,6 +7,7 @@ mod publisher;
 mod table;
 
 use std::io::{self, BufReader, IsTerminal};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -48,6 +49,10 @@ the last line and the end within 7 seconds are reported, too.
 With --epoch, several commands that publish the same lines are lines of one topic, to be received
 with `fabricast watch --line`. Each line of a table is then a commit of its own.
 
+With --warm, the topic outlives the command: started again with the same PATH, topic, type and
+sizes, it continues with the next sequence, and subscribers lose nothing that the topic holds, even
+if the command was killed. PATH is in a tmpfs; remove the file to begin anew.
+
 A publisher waits for subscribers only in programs (`SlowPolicy`) and in `perf stream --policy`.
 
 Numbers in JSON are i64, or u64 if too large for i64, or f64 with a point or an exponent. A field
@@ -63,6 +68,7 @@ Examples:
   printf 'EURUSD\\t1.0841\\nUSDJPY\\t151.2\\n' | fabricast pub me/fx --kind table --json --linger 1m
   fabricast pub me/quotes --kind table --keys 5000 < quotes.tsv
   fabricast pub a/trades --kind log --epoch 20261123 < trades.txt
+  tail -F app.log | fabricast pub shm:host/app --kind log --warm /dev/shm/app-log
   fabricast pub me/orders --json --example '{\"price\": 0.5, \"note\": \"x\"}' --example '{\"price\": 1}'";
 
 /// Arguments of `pub`.
@@ -101,6 +107,10 @@ pub(crate) struct Arguments {
     /// Declare that values are valid for this time only: subscribers skip older ones. Seconds, or with a unit, as in 500ms.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     lifespan: Option<Duration>,
+    /// Keep the topic in this file in a tmpfs, as in /dev/shm/FILE: when the command is started again, it continues with the next
+    /// sequence, and with what the topic holds. `fabricast tail file:PATH` and `get` read the file without this command.
+    #[arg(long, value_name = "PATH")]
+    warm: Option<PathBuf>,
     /// Do not report what is served.
     #[arg(long, short)]
     quiet: bool,
@@ -258,7 +268,15 @@ impl Arguments {
     fn opening<'a>(&'a self, node: &'a Node) -> table::Opening<'a> {
         let capacity = self.keys.unwrap_or(limits::TABLE_CAPACITY_DEFAULT);
         let (topic, len_max, epoch) = (&self.target.topic, self.len_max(), self.epoch);
-        table::Opening { node, topic, capacity, len_max, epoch, lifespan: self.lifespan }
+        table::Opening {
+            node,
+            topic,
+            capacity,
+            len_max,
+            epoch,
+            lifespan: self.lifespan,
+            warm: self.warm.as_deref(),
+        }
     }
 
     /// A builder with the epoch and the lifespan that are given.
@@ -268,6 +286,9 @@ impl Arguments {
     ) -> PublisherBuilder<'a, K, P> {
         if let Some(epoch) = self.epoch {
             builder = builder.epoch(epoch);
+        }
+        if let Some(path) = &self.warm {
+            builder = builder.warm(path);
         }
         match self.lifespan {
             Some(lifespan) => builder.lifespan(lifespan),

@@ -4,6 +4,8 @@ mod arguments;
 mod earlier;
 mod table;
 
+use std::sync::Arc;
+
 use fabricast::{AnySubscriber, Delivery, Sequence};
 
 use self::arguments::{ANSWER_TIMEOUT, not_yet};
@@ -14,17 +16,23 @@ use super::failure::{Exit, Failure};
 use super::interrupt::Interrupt;
 use super::keys::KeyFilter;
 use super::printer::{Form, Printer};
+use super::pulses::Pulses;
 use super::setting::{Following, Setting};
+use super::source::Source;
 use super::subscription::{Value, keep};
 
 pub(crate) use self::arguments::Arguments;
 
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
-    let target = &arguments.target;
+    let target = &*arguments.target;
     let delivery = if arguments.push { Delivery::Push } else { Delivery::Pull };
     let (start, until_end) = (arguments.start(), arguments.is_until_end());
     let following = Following { delivery, start, until_end, deadline: arguments.deadline, progress: true };
-    let source = setting.follow(arguments.line.of(target)?, following)?;
+    let lines = arguments.line.of(target)?;
+    let source = match arguments.target.subscriber(start)? {
+        Some(subscriber) => Source::once(subscriber, Arc::new(Pulses::of([target]))),
+        None => setting.follow(lines, following)?,
+    };
     // Only now: until here Ctrl-C has its default effect.
     let interrupt = Interrupt::install()?;
     let (duration, form) = (arguments.duration, arguments.form.form());
@@ -53,7 +61,7 @@ fn records(
     arrivals: &mut Arrivals<'_>,
     (mut printer, mut filter, newest): (Printer, KeyFilter, Sequence),
 ) -> Result<Exit, Failure> {
-    let target = &arguments.target;
+    let target = &*arguments.target;
     // The same record from which --last counts back: later ones do not add to it.
     let until = (!arguments.follow).then_some(newest);
     if let (Some(from), Some(newest)) = (arguments.from, until)

@@ -179,7 +179,11 @@ impl ShmConnection {
             }),
         };
         let file = file.map_err(FabricError::system("receive the peer's memory"));
-        Ok(Some(Box::new(ShmOffer { file, background: self.background.clone() })))
+        let user = match self.peer_address() {
+            PeerAddress::Local { user, .. } => Some(user),
+            PeerAddress::Network(_) | PeerAddress::Unknown => None,
+        };
+        Ok(Some(Box::new(ShmOffer { file, user, background: self.background.clone() })))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Feeds that no `FeedPublisher` publishes: their subscribers neither wait for ever nor hold more than they should.
 
 use super::*;
+use crate::node::publish::Beginning;
 use crate::publisher::{LogPublisher, TablePublisher, fresh_incarnation};
 use crate::repository::feed::FeedRecord;
 use crate::subscriber::{FeedSubscriber, FeedUpdate};
@@ -23,8 +24,8 @@ impl Strange {
         let log = node.log_publisher("feed").capacity(RING_LEN);
         let (log_name, table_name) = (log.reserve().unwrap(), table.reserve().unwrap());
         Self {
-            log: log.open_reserved(log_name, incarnation).unwrap(),
-            table: table.open_reserved(table_name, incarnation).unwrap(),
+            log: log.open_reserved(log_name, Beginning::new(incarnation)).unwrap(),
+            table: table.open_reserved(table_name, Beginning::new(incarnation)).unwrap(),
         }
     }
 

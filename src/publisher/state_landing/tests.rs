@@ -10,7 +10,9 @@ use crate::limits::{LANDING_BATCHES_MAX, LANDING_HOT_LINE_EVERY, LOG_COPY_LEN_MA
 use crate::memory::Region;
 use crate::payload::Raw;
 use crate::publisher::tests::Wire;
-use crate::publisher::{CopyBudget, LenLimit, Numbering, PublishedTopic, StatePublisher, TopicParts};
+use crate::publisher::{
+    CopyBudget, LenLimit, Numbering, PublishedTopic, StatePublisher, TopicMemory, TopicParts,
+};
 use crate::repository::state::StateReader;
 use crate::repository::{ReadFailure, Reader as _, SubscriberStats, WriteOrder};
 use crate::sync::atomic::AtomicBool;
@@ -59,6 +61,7 @@ fn publisher(
         host: "host",
         name: "topic".parse().unwrap(),
         numbering: Numbering::new(Incarnation::new(seed | 1).unwrap()),
+        memory: TopicMemory::default(),
         payload_len_max,
         limit: LenLimit::Value,
         gating: None,

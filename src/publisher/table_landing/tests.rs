@@ -9,7 +9,8 @@ use crate::id::{Incarnation, KindOptions, NodeName};
 use crate::payload::encode_unchecked;
 use crate::publisher::tests::Wire;
 use crate::publisher::{
-    CopyBudget, LenLimit, Numbering, PublishError, PublishedTopic, TableOptions, TablePublisher, TopicParts,
+    CopyBudget, LenLimit, Numbering, PublishError, PublishedTopic, TableOptions, TablePublisher, TopicMemory,
+    TopicParts,
 };
 use crate::repository::table::tests::{Held, Replica, Table, index, table_of};
 use crate::repository::table::{CellMemory, Interest, Looked, SnapshotScan, TableReader};
@@ -72,6 +73,7 @@ impl World {
             host: "host",
             name: "topic".parse().unwrap(),
             numbering: Numbering::new(Incarnation::new(seed | 1).unwrap()),
+            memory: TopicMemory::default(),
             payload_len_max: OVERHEAD + LEN_MAX,
             limit: LenLimit::Entry,
             gating: None,

@@ -6,6 +6,7 @@ mod arbiter;
 pub mod models;
 mod places;
 mod reader;
+mod recovery;
 mod staged;
 mod start;
 mod writer;

@@ -6,7 +6,7 @@ use crate::layout::WORD;
 use crate::layout::header::{HOT_EPOCH, HOT_PUBLISHED, HOT_SEQUENCE, STATIC_OFFSET, StaticHeader};
 use crate::layout::log::{
     FILLER, FrameCheck, FrameHeader, HEADER_LEN, HOT_END, HOT_START, HOT_START_SEQUENCE, LogGeometry,
-    PIECE_LEN, RING_OFFSET, SEGMENT_COUNT, START_AGAIN, frame_len,
+    LogPlace, PIECE_LEN, RING_OFFSET, SEGMENT_COUNT, START_AGAIN, frame_len,
 };
 use crate::memory::Region;
 use crate::repository::{TooLong, Writer};
@@ -87,7 +87,7 @@ impl Writer for LogWriter {
             place: 0,
             free_until: 0,
             segment_end: geometry.segment_len() as u64,
-            scratch: vec![0; FrameCheck::HEAD_WORDS + geometry.payload_len_max().div_ceil(WORD)].into(),
+            scratch: scratch(&geometry),
         };
         writer.enter(0, 0, Sequence::NONE.next());
         writer
@@ -120,6 +120,34 @@ impl Writer for LogWriter {
 }
 
 impl LogWriter {
+    /// Continues a repository whose oldest frame is at `start`, and whose newest record, with the sequence of `end`, ends there.
+    pub(super) fn resume(
+        region: Arc<Region>,
+        (geometry, line): (LogGeometry, &StaticHeader),
+        start: u64,
+        end: LogPlace,
+    ) -> Self {
+        let LogPlace { position, sequence } = end;
+        let place = geometry.capacity() - geometry.rest(position);
+        let writer = Self {
+            check: FrameCheck::new(line.topic, line.epoch),
+            region,
+            geometry,
+            committed: sequence,
+            appended: sequence,
+            end: position,
+            committed_end: position,
+            first_offset: RING_OFFSET + place,
+            start,
+            place,
+            free_until: geometry.free_until(start),
+            segment_end: (geometry.segment(position) + 1) * geometry.segment_len() as u64,
+            scratch: scratch(&geometry),
+        };
+        writer.clear_next();
+        writer
+    }
+
     /// Returns the repository's memory.
     pub(crate) fn region(&self) -> &Arc<Region> {
         &self.region
@@ -226,14 +254,19 @@ impl LogWriter {
     /// Shows the appended frames to readers that poll the sequence of the first one.
     #[inline]
     fn show(&self, first: Sequence) {
-        // The next frame's sequence, which such a reader polls next: what a former round left there could pass for it. Not where a
-        // segment begins that may still be read: there readers go by the end.
-        if self.end < self.free_until {
-            self.region.store(RING_OFFSET + self.place, 0);
-        }
+        self.clear_next();
         // Release: a reader that sees this sequence sees the frames up to the end, and the word above as 0 or as stored later.
         // Pairs with the Acquire load in `LogReader::poll_next`.
         self.region.store_release(self.first_offset, first.get());
+    }
+
+    /// Clears the next frame's sequence, which readers poll next: what a former round left there could pass for it. Not where a segment
+    /// begins that may still be read: there readers go by the end.
+    #[inline]
+    fn clear_next(&self) {
+        if self.end < self.free_until {
+            self.region.store(RING_OFFSET + self.place, 0);
+        }
     }
 
     /// Reserves space for a frame with a payload of this length. Returns its header without the checksum, and its position.
@@ -312,9 +345,9 @@ impl LogWriter {
     #[cold]
     fn give_up(&mut self, end: u64) {
         let (last, segment_len) = (self.geometry.segment(end - 1), self.geometry.segment_len() as u64);
-        self.free_until = (last + 1) * segment_len;
         let oldest = (last + 1).saturating_sub(SEGMENT_COUNT as u64);
         if self.start >= oldest * segment_len {
+            self.free_until = self.geometry.free_until(self.start);
             return;
         }
         let entry = self.geometry.entry_offset(oldest);
@@ -325,6 +358,11 @@ impl LogWriter {
         // Release: a reader that sees a word of a new frame (then has an Acquire fence) also sees either start. Pairs with the
         // fences in `LogReader`.
         fence(Ordering::Release);
+        self.free_until = self.geometry.free_until(self.start);
+        if self.appended == self.committed {
+            // The last commit could not: a recovery must not take what is left there for a frame that was shown.
+            self.clear_next();
+        }
     }
 
     /// Records that everything up to this position is written, up to this record.
@@ -358,4 +396,9 @@ impl LogWriter {
         // Release: a reader that sees the sequence sees its position. Pairs with the Acquire loads in `LogReader`.
         self.region.store_release(entry + WORD, sequence.get());
     }
+}
+
+/// A payload in private memory, after the lead of its frame's checksum.
+fn scratch(geometry: &LogGeometry) -> Box<[u64]> {
+    vec![0; FrameCheck::HEAD_WORDS + geometry.payload_len_max().div_ceil(WORD)].into()
 }

@@ -5,6 +5,7 @@ mod arbiter;
 #[expect(clippy::unwrap_used, reason = "a model fails by a panic, as a test does")]
 pub mod models;
 mod reader;
+mod recovery;
 mod staged;
 mod writer;
 

@@ -85,6 +85,11 @@ impl Writer for StateWriter {
 }
 
 impl StateWriter {
+    /// Continues after this value, given the payload length in each slot; 0 where the value is not whole.
+    pub(super) fn resume(&mut self, last: Sequence, held_lens: Box<[usize]>) {
+        (self.last, self.held_lens) = (last, held_lens);
+    }
+
     /// Returns the repository's memory.
     pub(crate) fn region(&self) -> &Arc<Region> {
         &self.region

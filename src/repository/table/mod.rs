@@ -6,6 +6,7 @@ mod entry;
 mod interest;
 mod reader;
 mod recalled;
+mod recovery;
 mod scan;
 mod snapshot;
 mod writer;

@@ -126,6 +126,31 @@ impl Writer for TableWriter {
 }
 
 impl TableWriter {
+    /// Takes over a cell of a writer that is gone, in order: the stamp that its next entry continues, the header of its newest entry, and
+    /// the key that it has. Returns false if another cell has that key.
+    pub(super) fn adopt(
+        &mut self,
+        cell: usize,
+        stamp: Stamp,
+        header: Option<&EntryHeader>,
+        key: Option<&[u8]>,
+    ) -> bool {
+        let Some(adopted) = self.cells.get_mut(cell) else { return false };
+        let (number, added) = header.map_or((0, Sequence::NONE), |header| (header.number, header.added));
+        *adopted = Cell { stamp, number, added: if key.is_some() { added } else { Sequence::NONE } };
+        if header.is_none() && stamp == Stamp::NONE {
+            return true;
+        }
+        // Cells before it without a key are free. A capacity has 24 bits.
+        let from = self.unused;
+        self.unused = cell + 1;
+        let free = from..cell + usize::from(key.is_none());
+        self.free.extend(free.filter_map(|cell| u32::try_from(cell).ok()));
+        let is_new = key.is_none_or(|key| self.directory.find(key).is_none());
+        key.into_iter().filter(|_| is_new).for_each(|key| self.directory.insert(cell, key));
+        is_new
+    }
+
     /// Returns its geometry.
     pub(crate) fn geometry(&self) -> TableGeometry {
         self.geometry

@@ -12,7 +12,7 @@ use crate::fabric::{Acceptor, Address, Connection, Fabric, FabricError, Received
 use crate::id::{Epoch, Incarnation, KindOptions, Sequence, TopicName};
 use crate::layout::Geometry;
 use crate::payload::Raw;
-use crate::publisher::{self, CopyBudget, LenLimit, Numbering, PublishedTopic, TopicParts};
+use crate::publisher::{self, CopyBudget, LenLimit, Numbering, PublishedTopic, TopicMemory, TopicParts};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A subscriber's request to pull.
@@ -72,6 +72,7 @@ impl<K: ConformingKind> Publisher<K> {
             host: "host",
             name: topic(),
             numbering: Numbering::new(Incarnation::new(epoch.get()).expect("not zero")),
+            memory: TopicMemory::default(),
             payload_len_max: shape.payload_len_max + K::OVERHEAD,
             limit: LenLimit::Value,
             gating: None,

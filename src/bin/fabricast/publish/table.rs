@@ -1,5 +1,6 @@
 //! Lines as entries of a table.
 
+use std::path::Path;
 use std::time::Duration;
 
 use fabricast::{Epoch, FinishError, Node, Payload, PublishError, Sequence, TablePublisher, TopicName};
@@ -50,6 +51,8 @@ pub(super) struct Opening<'a> {
     pub(super) epoch: Option<Epoch>,
     /// How long its values are valid, unless for ever.
     pub(super) lifespan: Option<Duration>,
+    /// The file that it is kept in.
+    pub(super) warm: Option<&'a Path>,
 }
 
 impl Opening<'_> {
@@ -72,7 +75,7 @@ impl Opening<'_> {
     fn publisher_of<V: Serialize + DeserializeOwned + Send + 'static>(
         self,
     ) -> Result<Box<dyn Publisher>, Failure> {
-        let Self { node, topic, capacity, len_max, epoch, lifespan } = self;
+        let Self { node, topic, capacity, len_max, epoch, lifespan, warm } = self;
         let key_len_max = (KEY_LEN_MAX + TEXT_OVERHEAD).min(len_max.saturating_sub(1));
         let mut builder = node.table_publisher::<String, V>(topic.as_str()).capacity(capacity);
         if let Some(epoch) = epoch {
@@ -80,6 +83,9 @@ impl Opening<'_> {
         }
         if let Some(lifespan) = lifespan {
             builder = builder.lifespan(lifespan);
+        }
+        if let Some(path) = warm {
+            builder = builder.warm(path);
         }
         Ok(Box::new(builder.payload_len_max(len_max).key_len_max(key_len_max).open()?))
     }

@@ -7,8 +7,9 @@ use fabricast::{LogStart, Sequence, Target};
 
 use super::super::failure::{Exit, Failure};
 use super::super::keys::KeyArguments;
+use super::super::place::{Place, place};
 use super::super::printer::FormArguments;
-use super::super::setting::{LineArguments, target};
+use super::super::setting::LineArguments;
 use super::super::subscription::Value;
 use super::super::units::duration;
 
@@ -68,15 +69,17 @@ Examples:
   fabricast tail shm:camera/frames --last 1 --raw > frame.bin
   fabricast tail shm:quotes/fx --last 3 --follow --key 'EUR*'
   fabricast tail shm:exchange/orders --last 3 --follow --key AAPL
-  fabricast tail shm:a/trades --line shm:b/trades --follow";
+  fabricast tail shm:a/trades --line shm:b/trades --follow
+  fabricast tail file:/dev/shm/trades --earliest             after its publisher has ended";
 
 /// Arguments of `tail`.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Arguments {
-    /// The topic, a log, table or feed, as in shm:NODE/TOPIC, or NODE/TOPIC for short.
-    #[arg(value_parser = target)]
-    pub(super) target: Target,
+    /// The topic, a log, table or feed, as in shm:NODE/TOPIC, or NODE/TOPIC for short; or the file of a publisher with --warm, as in
+    /// file:/dev/shm/FILE.
+    #[arg(value_parser = place, value_name = "TARGET")]
+    pub(super) target: Place,
     #[command(flatten)]
     pub(super) line: LineArguments,
     #[command(flatten)]
@@ -136,7 +139,7 @@ impl Arguments {
         let range = self.from.map_or_else(String::new, |from| format!(" from {from} on"));
         let sentence = format!(
             "{} has no {what} that matches {pattern}{range}: check --key, or use --follow to wait for one",
-            self.target
+            *self.target
         );
         Err(Failure::new(Exit::No, sentence))
     }

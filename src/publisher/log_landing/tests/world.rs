@@ -14,7 +14,7 @@ use crate::layout::log::RING_OFFSET;
 use crate::memory::Protection;
 use crate::payload::Raw;
 use crate::publisher::{
-    CopyBudget, LenLimit, LogOptions, LogPublisher, Numbering, PublishedTopic, TopicParts,
+    CopyBudget, LenLimit, LogOptions, LogPublisher, Numbering, PublishedTopic, TopicMemory, TopicParts,
 };
 use crate::repository::log::{LogReader, LogStart};
 use crate::repository::{LossReason, Lost, ReadFailure, Reader as _, WriteOrder};
@@ -291,6 +291,7 @@ impl World {
             host: "host",
             name: "topic".parse().unwrap(),
             numbering: Numbering::new(Incarnation::new(1).unwrap()),
+            memory: TopicMemory::default(),
             payload_len_max: len_max,
             limit: LenLimit::Value,
             gating: None,

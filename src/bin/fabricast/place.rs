@@ -1,0 +1,84 @@
+//! Where a command reads a topic: at a node, or in the repository file of a publisher.
+
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fabricast::{
+    AddressError, AnySubscriber, LogStart, NodeName, Raw, RepositoryFile, RepositoryFileError, Target,
+};
+
+use super::failure::{Exit, Failure};
+use super::setting::target;
+
+/// What begins the name of a file in place of an address.
+const FILE: &str = "file:";
+
+/// A topic at a node, or in a repository file, as an argument.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    /// Its name in reports. Of a file, the node has the name of the file.
+    target: Target,
+    /// The file, or why it cannot be read.
+    file: Option<(PathBuf, Arc<Result<RepositoryFile, RepositoryFileError>>)>,
+}
+
+/// Parses TARGET or file:PATH.
+pub(crate) fn place(text: &str) -> Result<Place, AddressError> {
+    let Some(path) = text.strip_prefix(FILE) else { return Ok(Place { target: target(text)?, file: None }) };
+    let path = PathBuf::from(path);
+    let file = RepositoryFile::open(&path);
+    let topic = file.as_ref().map_or("file", |file| file.topic().as_str());
+    let target = target(&format!("{}/{topic}", node_of(&path)))?;
+    Ok(Place { target, file: Some((path, Arc::new(file))) })
+}
+
+/// The name of a file, if a node can have it.
+fn node_of(path: &Path) -> String {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    if name.parse::<NodeName>().is_ok() { name.to_owned() } else { "file".to_owned() }
+}
+
+impl Place {
+    /// The repository file, if it is one.
+    pub(crate) fn file(&self) -> Result<Option<&RepositoryFile>, Failure> {
+        match self.file.as_ref().map(|(_, file)| file.as_ref()) {
+            None => Ok(None),
+            Some(Ok(file)) => Ok(Some(file)),
+            Some(Err(error)) => Err(Failure::of(exit_of(error), error)),
+        }
+    }
+
+    /// A subscriber of the topic in the file, which begins here if it is a log. `None` if it is at a node.
+    pub(crate) fn subscriber(&self, start: LogStart) -> Result<Option<AnySubscriber<Raw>>, Failure> {
+        let subscriber = self.file()?.map(|file| file.any_subscriber(start)).transpose();
+        subscriber.map_err(|error| Failure::of(exit_of(&error), &error))
+    }
+
+    /// The file of the table of the feed whose log this is.
+    pub(crate) fn table(&self) -> Option<Self> {
+        let (path, _) = self.file.as_ref()?;
+        place(&format!("{FILE}{}.table", path.display())).ok()
+    }
+}
+
+impl Deref for Place {
+    type Target = Target;
+
+    fn deref(&self) -> &Target {
+        &self.target
+    }
+}
+
+/// The exit code for a file that cannot be read.
+fn exit_of(error: &RepositoryFileError) -> Exit {
+    match error {
+        RepositoryFileError::System { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+            Exit::Unreachable
+        }
+        RepositoryFileError::System { .. }
+        | RepositoryFileError::TooLarge { .. }
+        | RepositoryFileError::Unread { .. } => Exit::Local,
+        _ => Exit::No,
+    }
+}

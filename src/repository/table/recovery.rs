@@ -1,0 +1,107 @@
+//! Continues the repository of a writer that is gone.
+
+use std::sync::Arc;
+
+use super::entry::{Entry, EntryCopy};
+use super::writer::TableWriter;
+use crate::id::Sequence;
+use crate::layout::WORD;
+use crate::layout::header::{HOT_PUBLISHED, HOT_SEQUENCE, StaticHeader};
+use crate::layout::table::{EntryCheck, HOT_KEYS, Stamp, TableGeometry};
+use crate::memory::Region;
+use crate::repository::{Continued, Damage, Recover, Writer};
+
+impl Recover for TableWriter {
+    /// Continues after the last commit that the hot line names, and checks the newest entry of every key.
+    ///
+    /// A writer that ended within a commit has written entries to the slots that no committed version names, and perhaps their versions.
+    /// No reader takes those before the hot line names their commit, so each cell gets its last committed version again.
+    fn recover(
+        region: Arc<Region>,
+        geometry: TableGeometry,
+        line: &StaticHeader,
+        continued: &Continued,
+    ) -> Result<Self, Damage> {
+        let last = continued.check_newest(Sequence::new(region.load(HOT_SEQUENCE)), HOT_SEQUENCE)?;
+        let copy = EntryCopy::new(geometry, EntryCheck::new(line.topic, line.epoch));
+        let mut cells = Cells { region: Arc::clone(&region), geometry, last, copy, published_ns: None };
+        let mut writer = Self::new(region, geometry, line);
+        writer.begin_after(last);
+        for cell in 0..geometry.capacity() {
+            let (stamp, entry) = cells.restore(cell)?;
+            let key = entry.as_ref().filter(|entry| entry.is_present).map(|entry| cells.copy.key(entry));
+            let header = entry.map(|entry| entry.header);
+            if !writer.adopt(cell, stamp, header.as_ref(), key) {
+                let offset = geometry.version_offset(cell);
+                return Err(Damage { what: "a key that two cells have", offset });
+            }
+        }
+        cells.finish(writer.keys());
+        Ok(writer)
+    }
+}
+
+/// The cells of a repository that nobody writes.
+struct Cells {
+    region: Arc<Region>,
+    geometry: TableGeometry,
+    /// The last commit.
+    last: Sequence,
+    copy: EntryCopy,
+    /// When the newest entry was published.
+    published_ns: Option<u64>,
+}
+
+impl Cells {
+    /// Gives a cell its last committed version. Returns the stamp that the next entry continues, and the entry of that version; `None` if
+    /// the cell has none.
+    fn restore(&mut self, cell: usize) -> Result<(Stamp, Option<Entry>), Damage> {
+        let offset = self.geometry.version_offset(cell);
+        let damage = Damage { what: "an entry of the table", offset };
+        let version = Stamp::new(self.region.load(offset));
+        let other = self.stamp_in(cell, version.other());
+        let committed = match version {
+            Stamp::NONE => Stamp::NONE,
+            version if version.sequence() <= self.last => version,
+            // Of a commit that is lost. The other slot has not been touched by it.
+            _ if other == Stamp::NONE => Stamp::NONE,
+            _ if other.slot() == version.slot() || other.sequence() > self.last => return Err(damage),
+            _ => other,
+        };
+        if committed != version {
+            self.region.store_release(offset, committed.get());
+        }
+        if committed == Stamp::NONE {
+            // A cell that never had a key begins with slot 1, and is untouched unless its first entry is lost.
+            let is_untouched =
+                self.stamp_in(cell, Stamp::NONE.other()) == Stamp::NONE && version == Stamp::NONE;
+            return Ok((if is_untouched { Stamp::NONE } else { Stamp::NONE.after_loss() }, None));
+        }
+        let entry = self.copy.take(&self.region, cell, committed).map_err(|_| damage)?;
+        self.published_ns = self.published_ns.max(Some(entry.header.published_ns));
+        let lost = self.stamp_in(cell, committed.other());
+        let is_whole = lost != Stamp::NONE && lost.sequence() <= self.last;
+        Ok((if is_whole { committed } else { committed.after_loss() }, Some(entry)))
+    }
+
+    /// The stamp in the slot that this one names.
+    fn stamp_in(&self, cell: usize, slot: Stamp) -> Stamp {
+        Stamp::new(self.region.load(self.geometry.slot_offset(cell, slot)))
+    }
+
+    /// Makes the words of the pages and of the hot line those of the last commit.
+    fn finish(&self, keys: usize) {
+        for page in 0..self.geometry.page_count() {
+            let page = self.geometry.page_offset(page);
+            for word in [page, page + WORD] {
+                if self.region.load(word) > self.last.get() {
+                    self.region.store(word, self.last.get());
+                }
+            }
+        }
+        self.region.store(HOT_KEYS, keys as u64);
+        if let Some(published_ns) = self.published_ns {
+            self.region.store_release(HOT_PUBLISHED, published_ns);
+        }
+    }
+}

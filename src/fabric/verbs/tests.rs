@@ -80,16 +80,9 @@ impl World {
         (near, far)
     }
 
-    /// The next connection, if one waits. An attempt that its peer has given up cannot be accepted any more.
-    fn next(&mut self) -> Option<Box<dyn Connection>> {
-        match self.listener.accept() {
-            Err(error) if !error.stops_accepting() => None,
-            accepted => accepted.unwrap(),
-        }
-    }
-
+    /// The next connection. An attempt that its peer has given up fails.
     fn accept(&mut self) -> Box<dyn Connection> {
-        until("a connection", || self.next())
+        until("a connection", || self.listener.accept().ok().flatten())
     }
 
     /// Both ends of one more connection, dialled to write.
@@ -112,7 +105,7 @@ impl World {
                 Some(LinkEvent::Over | LinkEvent::Frame(_)) => panic!("rejected"),
                 None => {}
             }
-            far = far.take().or_else(|| self.next());
+            far = far.take().or_else(|| self.listener.accept().ok().flatten());
             (stands && far.is_some()).then_some(())
         });
         let endpoint = endpoint.unwrap();

@@ -4,6 +4,7 @@
 //! all of them. Receive completions wake the threads that wait for messages; while one waits for wake-ups, those of wake-ups do so too.
 
 mod batch;
+mod exposing;
 mod frame;
 mod long;
 mod tracker;
@@ -265,7 +266,7 @@ impl Endpoint {
     pub(super) fn give_up_all(&self) {
         let regions = self.own_regions.lock().take();
         drop(regions);
-        self.close_windows();
+        self.windows.lock().close_all();
     }
 
     /// Returns the inline bytes of a work request.
@@ -500,6 +501,6 @@ impl Drop for Endpoint {
             SystemClock.pause(DRAIN_PAUSE);
         }
         // Before the queue pair: destroying one that has windows may wait for them.
-        self.close_windows();
+        self.windows.lock().close_all();
     }
 }

@@ -15,7 +15,7 @@ use rdma_sys::{
 use rustix::io::Errno;
 
 use super::event::{AsyncEvent, Concern, DeviceUsers, TakenEvent};
-use super::{MemoryWindow, SysError, borrow, check, set_nonblocking, warn_left};
+use super::{SysError, borrow, check, set_nonblocking, warn_left};
 
 // SAFETY: the declarations are those of infiniband/verbs.h, as tests show by what they fill and return; libibverbs, which
 // the bindings link, has both functions since 32.
@@ -452,21 +452,19 @@ unsafe impl Sync for ProtectionDomain {}
 impl ProtectionDomain {
     /// Creates a domain, whose regions are exposed by their own keys.
     pub(in crate::fabric::verbs) fn allocate(context: &Arc<Context>) -> Result<Arc<Self>, SysError> {
-        Self::create(context).map(Arc::new)
+        Self::create(context, false)
     }
 
-    /// Creates a domain, whose regions are exposed through windows if the device has them.
+    /// Creates a domain, whose regions are exposed through windows.
     pub(in crate::fabric::verbs) fn with_windows(context: &Arc<Context>) -> Result<Arc<Self>, SysError> {
-        let mut domain = Self::create(context)?;
-        domain.has_windows = context.attributes()?.has_windows && MemoryWindow::are_supported(&domain);
-        Ok(Arc::new(domain))
+        Self::create(context, true)
     }
 
-    fn create(context: &Arc<Context>) -> Result<Self, SysError> {
+    fn create(context: &Arc<Context>, has_windows: bool) -> Result<Arc<Self>, SysError> {
         // SAFETY: the context is open, and the result holds it.
         let raw = unsafe { rdma_sys::ibv_alloc_pd(context.raw()) };
         let raw = NonNull::new(raw).ok_or_else(|| SysError::last("ibv_alloc_pd"))?;
-        Ok(Self { raw, context: Arc::clone(context), has_windows: false })
+        Ok(Arc::new(Self { raw, context: Arc::clone(context), has_windows }))
     }
 
     /// The library's object.

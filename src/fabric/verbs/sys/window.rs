@@ -25,20 +25,23 @@ unsafe impl Send for MemoryWindow {}
 unsafe impl Sync for MemoryWindow {}
 
 impl MemoryWindow {
-    /// Returns whether windows can be allocated in this domain.
-    pub(super) fn are_supported(domain: &ProtectionDomain) -> bool {
-        // A driver without them has no function, or refuses.
-        Self::create(domain).is_ok_and(|raw| {
-            // SAFETY: the object was just created, and is freed once.
-            check("ibv_dealloc_mw", unsafe { rdma_sys::ibv_dealloc_mw(raw.as_ptr()) }).is_ok()
-        })
+    /// Returns whether the device of this domain has windows.
+    pub(in crate::fabric::verbs) fn are_supported(domain: &ProtectionDomain) -> Result<bool, SysError> {
+        // A driver without them has no function, or refuses, whatever the device says.
+        Ok(domain.context().attributes()?.has_windows
+            && Self::create(domain).is_ok_and(|raw| {
+                // SAFETY: the object was just created, and is freed once.
+                check("ibv_dealloc_mw", unsafe { rdma_sys::ibv_dealloc_mw(raw.as_ptr()) }).is_ok()
+            }))
     }
 
     /// Allocates a window to this region, which must be registered for windows.
     pub(in crate::fabric::verbs) fn allocate(region: &Arc<MemoryRegion>) -> Result<Self, SysError> {
         let raw = Self::create(region.domain())?;
-        // SAFETY: the object was just created, and nothing changes its key; the function computes with numbers only.
-        let remote_key = unsafe { rdma_sys::ibv_inc_rkey((*raw.as_ptr()).rkey) };
+        // SAFETY: the object was just created, and nothing changes its key.
+        let unbound_key = unsafe { (*raw.as_ptr()).rkey };
+        // The owner of a window chooses the last byte of its key, another for each time that it is bound.
+        let remote_key = unbound_key & !0xff | unbound_key.wrapping_add(1) & 0xff;
         Ok(Self { raw, remote_key, region: Arc::clone(region) })
     }
 

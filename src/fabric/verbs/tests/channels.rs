@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use super::leftovers::leaves_nothing;
 use super::*;
 use crate::fabric::verbs::channel::{VerbsChannelReceiver, VerbsChannelSender};
 use crate::fabric::{ChannelReceiver, ChannelSender, DatagramReach, Datagrams, Group, UnicastSender};

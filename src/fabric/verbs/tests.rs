@@ -80,9 +80,8 @@ impl World {
         (near, far)
     }
 
-    /// The next connection. An attempt that its peer has given up fails.
     fn accept(&mut self) -> Box<dyn Connection> {
-        until("a connection", || self.listener.accept().ok().flatten())
+        until("a connection", || self.listener.accept().unwrap())
     }
 
     /// Both ends of one more connection, dialled to write.
@@ -105,7 +104,7 @@ impl World {
                 Some(LinkEvent::Over | LinkEvent::Frame(_)) => panic!("rejected"),
                 None => {}
             }
-            far = far.take().or_else(|| self.listener.accept().ok().flatten());
+            far = far.take().or_else(|| self.listener.accept().unwrap());
             (stands && far.is_some()).then_some(())
         });
         let endpoint = endpoint.unwrap();

@@ -279,20 +279,12 @@ fn dial(fabric: &dyn Fabric, address: &Address) -> Box<dyn Connection> {
     fabric.dial(address, Intent::Read, Duration::ZERO).expect("a node listens")
 }
 
-/// The next connection, if one waits. An attempt that its peer has given up cannot be accepted any more.
-fn next(listener: &mut dyn Acceptor) -> Option<Box<dyn Connection>> {
-    match listener.accept() {
-        Err(error) if !error.stops_accepting() => None,
-        accepted => accepted.expect("the listener works"),
-    }
-}
-
 /// The next connection that is established. On a busy host a dial may make several attempts, and the listener returns each: it keeps
 /// one of them, and the others close.
 fn accepted(harness: &dyn Harness, listener: &mut dyn Acceptor) -> Box<dyn Connection> {
     let mut attempts = Vec::new();
     until(harness, "a connection", || {
-        attempts.extend(next(listener));
+        attempts.extend(listener.accept().expect("the listener works"));
         let kept = attempts.iter().position(|attempt| !attempt.capabilities().is_connecting)?;
         Some(attempts.swap_remove(kept))
     })

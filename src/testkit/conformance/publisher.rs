@@ -105,7 +105,7 @@ impl<K: ConformingKind> Publisher<K> {
 
     /// Serves all sessions, as a node's thread does.
     pub(super) fn turn(&mut self) {
-        while let Some(connection) = super::next(self.listener.as_mut()) {
+        while let Some(connection) = self.listener.accept().expect("the listener works") {
             self.sessions.push(Session { connection, granted: None, closed: None });
         }
         let Self { sessions, topic, .. } = self;

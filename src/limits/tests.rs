@@ -130,7 +130,7 @@ fn the_protocol_page_states_the_limits_that_hold() {
         ("repository or landing region", format!("{} MiB", limits::SUBSCRIBED_LEN_MAX_DEFAULT >> 20)),
         ("elements", number(limits::EMPTY_ELEMENTS_MAX)),
         ("Hello of a peer that dialled", seconds(limits::HELLO_DEADLINE_NS)),
-        ("nothing is attached", seconds(limits::IDLE_SESSION_NS)),
+        ("a session in which nothing is attached", seconds(limits::IDLE_SESSION_NS)),
         ("each answer", seconds(limits::ANSWER_DEADLINE_NS)),
     ];
     let (_, page) = PROTOCOL.split_once("## Deadlines").expect("the section");

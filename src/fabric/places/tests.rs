@@ -55,7 +55,7 @@ fn greedy_peers_leave_each_other_half_of_what_is_left() {
     assert!(places.take(host(201), 0, 0).is_err());
     // What one of them leaves is for the others.
     drop((held.swap_remove(0), last));
-    assert_eq!(take_all(&places, host(202)).0.len(), 128);
+    assert_eq!(take_all(&places, host(202)).0.len(), 129);
 }
 
 #[test]

@@ -1,0 +1,81 @@
+//! Publishers and subscribers that are killed again and again under load, each at a random moment, and started again: everybody is
+//! back soon, no value is wrong, each is received once or reported lost, and those that are never killed hold no more than before.
+//!
+//! FABRICAST_KILL_CYCLES is the number of cycles, SEED repeats a run.
+
+use std::time::Duration;
+
+use fabricast::Node;
+
+use self::driver::{Driver, Near, PUBLISHERS, Way, check_directory};
+use self::support::long::is_long;
+use self::support::role::Role;
+
+#[path = "kill_cycles/account.rs"]
+mod account;
+#[path = "kill_cycles/driver.rs"]
+mod driver;
+#[path = "kill_cycles/ledger.rs"]
+mod ledger;
+#[path = "kill_cycles/publisher.rs"]
+mod publisher;
+#[path = "kill_cycles/subscriber.rs"]
+mod subscriber;
+#[cfg(test)]
+mod support;
+#[path = "kill_cycles/value.rs"]
+mod value;
+
+/// Cycles, unless FABRICAST_KILL_CYCLES or FABRICAST_TEST_LONG overrides it.
+const CYCLES: usize = 40;
+const CYCLES_LONG: usize = 1000;
+/// Cycles before it counts what those hold that are never killed.
+const WARM_UP: usize = 10;
+/// The pause of a publisher after four values, and of a subscriber that has nothing to do, microseconds.
+const PAUSE_US: u64 = 300;
+/// How soon everybody is back: the longest pause between two attempts to find a publisher, and two seconds.
+const BACK: Duration = Duration::from_millis(2250);
+/// Memory that a process may hold more than before, KiB.
+const GROWTH_MAX: u64 = 4096;
+
+#[test]
+#[ignore = "no test: a process that a test starts"]
+fn role() {
+    let role = Role::of_this_process();
+    match role.name.as_str() {
+        "publisher" => publisher::play(&role),
+        _ => subscriber::play(&role),
+    }
+}
+
+fn cycles(default: usize) -> usize {
+    std::env::var("FABRICAST_KILL_CYCLES").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+#[test]
+fn everybody_is_back_soon_after_each_kill() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let near = Near::new(dir.path(), PUBLISHERS.map(|_| "shm".to_owned()), PAUSE_US);
+    let mut driver = Driver::new(near, dir.path(), PAUSE_US);
+    let cycles = cycles(if is_long() { CYCLES_LONG } else { CYCLES });
+    let mut held = None;
+    for cycle in 0..cycles {
+        let moment = driver.moment(30_000);
+        std::thread::park_timeout(moment);
+        match driver.random.below(6) {
+            victim @ 0..3 => driver.kill_subscriber(victim, Way::Killed, || {}),
+            _ => driver.kill_publisher(Way::Killed),
+        }
+        if cycle + 1 == WARM_UP.min(cycles) {
+            held = Some(driver.held());
+        }
+    }
+    driver.check_held(&held.expect("there are cycles"), GROWTH_MAX);
+    let (mut outcome, near) = driver.finish();
+    near.end();
+    outcome.print(cycles);
+    // The remains of the last ones that were killed.
+    drop(Node::builder().name("last").expect("a name").runtime_dir(dir.path()).open().expect("a node"));
+    check_directory(dir.path());
+    assert!(outcome.longest() < BACK, "TOO SLOW: {:?}", outcome.longest());
+}

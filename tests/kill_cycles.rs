@@ -1,6 +1,16 @@
 //! Publishers and subscribers that are killed again and again under load, each at a random moment, and started again: everybody is
 //! back soon, no value is wrong, each is received once or reported lost, and those that are never killed hold no more than before.
 //!
+//! Between two hosts, half of the cycles have a host that dies or stands still. Each of the last two tests is one host's part:
+//!
+//! ```text
+//! tools/soft-roce run2 'kill_cycles --ignored --nocapture --exact publishers_of_a_host_that_dies' \
+//!     'kill_cycles --ignored --nocapture --exact everybody_is_back_soon_after_a_host_has_died'
+//! ```
+//!
+//! A host that dies is one whose wire carries nothing any more that it sends, and whose process is killed; the process starts again when
+//! the wire is back. A host that stands still is one whose virtual machine does.
+//!
 //! FABRICAST_KILL_CYCLES is the number of cycles, SEED repeats a run.
 
 use std::time::Duration;
@@ -9,12 +19,16 @@ use fabricast::Node;
 
 use self::driver::{Driver, Near, PUBLISHERS, Way, check_directory};
 use self::support::long::is_long;
+use self::support::peer::Peer;
 use self::support::role::Role;
 
 #[path = "kill_cycles/account.rs"]
 mod account;
 #[path = "kill_cycles/driver.rs"]
 mod driver;
+#[cfg(feature = "verbs")]
+#[path = "kill_cycles/far.rs"]
+mod far;
 #[path = "kill_cycles/ledger.rs"]
 mod ledger;
 #[path = "kill_cycles/publisher.rs"]
@@ -63,7 +77,7 @@ fn everybody_is_back_soon_after_each_kill() {
         let moment = driver.moment(30_000);
         std::thread::park_timeout(moment);
         match driver.random.below(6) {
-            victim @ 0..3 => driver.kill_subscriber(victim, Way::Killed, || {}),
+            victim @ 0..3 => driver.kill_subscriber(victim, Way::Killed, Peer::kill),
             _ => driver.kill_publisher(Way::Killed),
         }
         if cycle + 1 == WARM_UP.min(cycles) {
@@ -78,4 +92,65 @@ fn everybody_is_back_soon_after_each_kill() {
     drop(Node::builder().name("last").expect("a name").runtime_dir(dir.path()).open().expect("a node"));
     check_directory(dir.path());
     assert!(outcome.longest() < BACK, "TOO SLOW: {:?}", outcome.longest());
+}
+
+/// Of two emulated hosts.
+#[cfg(feature = "verbs")]
+mod two_hosts {
+    use std::path::Path;
+
+    use super::*;
+    use crate::far::{Far, in_silence, serve};
+
+    const DIR: &str = "/tmp/fabricast-kill-cycles";
+    const CYCLES: usize = 8;
+    const PAUSE_US: u64 = 100_000;
+    /// A dead host is noticed within two seconds; then the pause between two attempts to find a publisher, and two seconds.
+    const BACK: Duration = Duration::from_millis(4200);
+
+    pub(super) fn host_of_publishers() {
+        std::fs::create_dir_all(DIR).expect("a directory");
+        serve(Path::new(DIR), PAUSE_US);
+    }
+
+    pub(super) fn host_of_subscribers() {
+        let dir = Path::new(DIR);
+        std::fs::create_dir_all(dir).expect("a directory");
+        let mut driver = Driver::new(Far::connect(), dir, PAUSE_US / 5);
+        let (cycles, mut held) = (cycles(CYCLES), None);
+        for cycle in 0..cycles {
+            let moment = driver.moment(200_000);
+            std::thread::park_timeout(moment);
+            let victim = driver.random.below(3);
+            match cycle % 8 {
+                1 | 5 => driver.kill_publisher(Way::HostFreezes),
+                3 => driver.kill_publisher(Way::HostDies),
+                7 => driver.kill_subscriber(victim, Way::HostDies, |peer| in_silence(|| peer.kill())),
+                0 | 4 => driver.kill_publisher(Way::Killed),
+                _ => driver.kill_subscriber(victim, Way::Killed, Peer::kill),
+            }
+            if cycle + 1 == WARM_UP.min(cycles) {
+                held = Some(driver.held());
+            }
+        }
+        driver.check_held(&held.expect("there are cycles"), GROWTH_MAX);
+        let (mut outcome, far) = driver.finish();
+        far.end();
+        outcome.print(cycles);
+        assert!(outcome.longest() < BACK, "TOO SLOW: {:?}", outcome.longest());
+    }
+}
+
+#[cfg(feature = "verbs")]
+#[test]
+#[ignore = "needs another host: tools/soft-roce run2"]
+fn publishers_of_a_host_that_dies() {
+    two_hosts::host_of_publishers();
+}
+
+#[cfg(feature = "verbs")]
+#[test]
+#[ignore = "needs another host: tools/soft-roce run2"]
+fn everybody_is_back_soon_after_a_host_has_died() {
+    two_hosts::host_of_subscribers();
 }

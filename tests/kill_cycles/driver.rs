@@ -29,6 +29,10 @@ pub(crate) trait Publishers {
     fn ask(&mut self, publisher: usize, command: &str) -> String;
     /// What the publisher that is never killed holds.
     fn holdings(&mut self) -> Held;
+    /// Objects of the RDMA devices of this host.
+    fn near_objects(&self) -> u64 {
+        0
+    }
     /// Where they are, as subscribers name it.
     fn targets(&self) -> [String; 2];
 }
@@ -52,6 +56,8 @@ pub(crate) struct Held {
     pub(crate) mappings: u64,
     /// Resident memory, KiB.
     pub(crate) resident: u64,
+    /// Objects of RDMA devices of all processes of its host.
+    pub(crate) objects: u64,
 }
 
 impl Held {
@@ -65,7 +71,12 @@ impl Held {
         let maps = std::fs::read_to_string(path("maps")).expect("the process runs");
         let mappings = maps.lines().count() as u64;
         let (threads, resident) = (field("Threads:"), field("VmRSS:"));
-        Self { holdings: peer.holdings(), threads, mappings, resident }
+        Self { holdings: peer.holdings(), threads, mappings, resident, objects: 0 }
+    }
+
+    /// Whether a process that held this holds no more now. Memory is compared apart.
+    fn is_no_less_than(&self, after: &Self) -> bool {
+        self.holdings == after.holdings && after.threads <= self.threads && after.objects <= self.objects
     }
 }
 
@@ -135,6 +146,9 @@ impl<P: Publishers> Driver<P> {
         let words: Vec<&str> = answer.split(' ').collect();
         if publisher == 1 {
             let slowest = Duration::from_millis(words[4].parse().expect("a number"));
+            if slowest > Duration::from_millis(500) {
+                println!("a publish took {slowest:?}");
+            }
             self.outcome.slowest = self.outcome.slowest.max(slowest);
         }
         mark_of(&words)
@@ -169,14 +183,13 @@ impl<P: Publishers> Driver<P> {
         self.recovered(&all, format!("publisher, {way:?}"));
     }
 
-    /// The same with a subscriber.
-    pub(crate) fn kill_subscriber(&mut self, number: usize, way: Way, during: impl FnOnce()) {
+    /// The same with a subscriber, which this kills.
+    pub(crate) fn kill_subscriber(&mut self, number: usize, way: Way, die: impl FnOnce(&mut Peer)) {
         let counts = self.subscribers[number].ask("counts");
         self.count(&counts);
         let moment = self.moment(20_000);
         std::thread::park_timeout(moment);
-        self.subscribers[number].kill();
-        during();
+        die(&mut self.subscribers[number]);
         if self.random.below(4) == 0 {
             let mut subscriber = self.subscriber(number);
             std::thread::park_timeout(self.moment(20_000));
@@ -195,6 +208,9 @@ impl<P: Publishers> Driver<P> {
         for publisher in [0, 1] {
             longest = longest.max(self.reach(subscribers, publisher, began));
         }
+        if longest > Duration::from_millis(500) {
+            println!("{longest:?}: {what}");
+        }
         self.outcome.recoveries.push((longest, what));
         self.reach(&[SPARED], 1, now());
     }
@@ -206,7 +222,8 @@ impl<P: Publishers> Driver<P> {
 
     /// What the two hold that are never killed, once both have been at rest for a while.
     pub(crate) fn held(&mut self) -> [Held; 2] {
-        [self.publishers.holdings(), Held::of(&self.subscribers[SPARED])]
+        let (publisher, objects) = (self.publishers.holdings(), self.publishers.near_objects());
+        [publisher, Held { objects, ..Held::of(&self.subscribers[SPARED]) }]
     }
 
     /// Checks that the two that are never killed hold no more than before.
@@ -214,10 +231,7 @@ impl<P: Publishers> Driver<P> {
         let mut after = self.held();
         let mut is_released = |after: &mut [Held; 2]| {
             *after = self.held();
-            before
-                .iter()
-                .zip(&*after)
-                .all(|(before, after)| before.holdings == after.holdings && after.threads <= before.threads)
+            before.iter().zip(&*after).all(|(before, after)| before.is_no_less_than(after))
         };
         let began = now();
         while !is_released(&mut after) {

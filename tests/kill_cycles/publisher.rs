@@ -37,7 +37,10 @@ struct Load {
     events: std::sync::Arc<std::sync::Mutex<Vec<String>>>,
 }
 #[derive(Debug)]
-struct Sink(std::sync::Arc<std::sync::Mutex<Vec<String>>>, std::time::Instant);
+pub(crate) struct Sink(
+    pub(crate) std::sync::Arc<std::sync::Mutex<Vec<String>>>,
+    pub(crate) std::time::Instant,
+);
 impl fabricast::EventSink for Sink {
     fn event(&self, event: &fabricast::Event) {
         self.0.lock().expect("no").push(format!("{:?} {event:?}", self.1.elapsed()));
@@ -75,7 +78,11 @@ impl Load {
             publish_next(&mut self.feed);
         }
         if began.elapsed() > Duration::from_millis(500) {
-            println!("slow publish: {:?}, {:?}", began.elapsed(), std::mem::take(&mut *self.events.lock().expect("no panic")));
+            println!(
+                "slow publish: {:?}, {:?}",
+                began.elapsed(),
+                std::mem::take(&mut *self.events.lock().expect("no panic"))
+            );
         }
         self.events.lock().expect("no panic").clear();
         self.slowest = self.slowest.max(began.elapsed());
@@ -94,7 +101,10 @@ impl Load {
 pub(crate) fn play(role: &Role) {
     let builder = Node::builder().name(role.argument(0)).expect("a name").runtime_dir(&role.dir);
     let events = std::sync::Arc::new(std::sync::Mutex::default());
-    let node = listening(builder, role.argument(1)).events(std::sync::Arc::new(Sink(std::sync::Arc::clone(&events), now()))).open().expect("a node");
+    let node = listening(builder, role.argument(1))
+        .events(std::sync::Arc::new(Sink(std::sync::Arc::clone(&events), now())))
+        .open()
+        .expect("a node");
     let ledger = Ledger::open(&role.dir, role.argument(0), role.argument(2) == "anew");
     let pause = Duration::from_micros(role.number(3) as u64);
     let mut load = Load::open(&node, ledger, events);

@@ -303,6 +303,8 @@ impl From<SysError> for VerbsError {
 pub(super) enum Failure {
     /// The connection is closed.
     Closed,
+    /// The queue pair has returned its work, for a reason that only the device may report: the peer, or a fault.
+    Flushed,
     /// The device accepted only part of a batch.
     PartlyPosted,
     /// The peer's host has not answered for too long.
@@ -324,7 +326,7 @@ impl Failure {
     /// The failure that this completion reports. A flushed completion follows an earlier failure.
     pub(super) fn of(completion: &WorkCompletion) -> Self {
         match completion.status {
-            Status::Flushed => Self::Closed,
+            Status::Flushed => Self::Flushed,
             status => Self::Completion { status, vendor: completion.vendor_err },
         }
     }
@@ -332,7 +334,7 @@ impl Failure {
     /// The failure as an error; `None` if the connection is merely closed.
     pub(super) fn error(self) -> Option<VerbsError> {
         Some(match self {
-            Self::Closed => return None,
+            Self::Closed | Self::Flushed => return None,
             Self::PartlyPosted => VerbsError::PartlyPosted,
             Self::Silent => VerbsError::NoAnswer,
             Self::Device(event) => VerbsError::DeviceFault { event },

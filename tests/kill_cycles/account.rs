@@ -89,6 +89,10 @@ impl Numbers {
         match *error {
             ReceiveError::Contended { .. } => return false,
             ReceiveError::Restarted { epoch, before, last } => {
+                if self.epoch == 0 {
+                    // It was attached, and had received nothing.
+                    self.epoch = before.get();
+                }
                 assert_eq!((before.get(), last.get()), (self.epoch, self.last), "{self:?}");
                 assert!(epoch.get() > before.get());
                 // A value that was reported lost, but of whose epoch none has come: the next base shows its number.
@@ -263,7 +267,8 @@ impl Counted<TableSubscriber<u64, Value>> {
             }
             Err(ReceiveError::Contended { .. }) => return false,
             Err(ReceiveError::Restarted { epoch, before, .. }) => {
-                assert!(before.get() == self.numbers.epoch && epoch.get() > before.get());
+                let is_known = [0, before.get()].contains(&self.numbers.epoch);
+                assert!(is_known && epoch.get() > before.get());
                 self.keys.clear();
                 let Numbers { received, restarts, damaged, .. } = self.numbers;
                 let (epoch, restarts) = (epoch.get(), restarts + 1);

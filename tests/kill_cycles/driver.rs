@@ -146,9 +146,6 @@ impl<P: Publishers> Driver<P> {
         let words: Vec<&str> = answer.split(' ').collect();
         if publisher == 1 {
             let slowest = Duration::from_millis(words[4].parse().expect("a number"));
-            if slowest > Duration::from_millis(500) {
-                println!("a publish took {slowest:?}");
-            }
             self.outcome.slowest = self.outcome.slowest.max(slowest);
         }
         mark_of(&words)
@@ -207,9 +204,6 @@ impl<P: Publishers> Driver<P> {
         let mut longest = Duration::ZERO;
         for publisher in [0, 1] {
             longest = longest.max(self.reach(subscribers, publisher, began));
-        }
-        if longest > Duration::from_millis(500) {
-            println!("{longest:?}: {what}");
         }
         self.outcome.recoveries.push((longest, what));
         self.reach(&[SPARED], 1, now());

@@ -34,21 +34,10 @@ struct Load {
     is_first: bool,
     /// The longest time that publishing a value took since it was asked for last.
     slowest: Duration,
-    events: std::sync::Arc<std::sync::Mutex<Vec<String>>>,
-}
-#[derive(Debug)]
-pub(crate) struct Sink(
-    pub(crate) std::sync::Arc<std::sync::Mutex<Vec<String>>>,
-    pub(crate) std::time::Instant,
-);
-impl fabricast::EventSink for Sink {
-    fn event(&self, event: &fabricast::Event) {
-        self.0.lock().expect("no").push(format!("{:?} {event:?}", self.1.elapsed()));
-    }
 }
 
 impl Load {
-    fn open(node: &Node, ledger: Ledger, events: std::sync::Arc<std::sync::Mutex<Vec<String>>>) -> Self {
+    fn open(node: &Node, ledger: Ledger) -> Self {
         let (epoch, after) = (Epoch::new(ledger.epoch).expect("not zero"), Sequence::new(ledger.newest));
         let state = node.state_publisher("state").epoch(epoch).after(after).open().expect("a topic");
         let log = node.log_publisher("log").epoch(epoch).after(after).capacity(CAPACITY);
@@ -59,7 +48,7 @@ impl Load {
         let feed = node.feed_publisher("feed").epoch(feed_epoch).capacity(70).log_capacity(1 << 17);
         let mut feed: feed::Publisher = feed.open().expect("two topics");
         (0..ledger.event).for_each(|_| publish_next(&mut feed));
-        Self { state, log, table, feed, ledger, is_first: true, slowest: Duration::ZERO, events }
+        Self { state, log, table, feed, ledger, is_first: true, slowest: Duration::ZERO }
     }
 
     fn publish(&mut self) {
@@ -77,14 +66,6 @@ impl Load {
         if has_event {
             publish_next(&mut self.feed);
         }
-        if began.elapsed() > Duration::from_millis(500) {
-            println!(
-                "slow publish: {:?}, {:?}",
-                began.elapsed(),
-                std::mem::take(&mut *self.events.lock().expect("no panic"))
-            );
-        }
-        self.events.lock().expect("no panic").clear();
         self.slowest = self.slowest.max(began.elapsed());
     }
 
@@ -100,14 +81,10 @@ impl Load {
 /// pause after four values, microseconds.
 pub(crate) fn play(role: &Role) {
     let builder = Node::builder().name(role.argument(0)).expect("a name").runtime_dir(&role.dir);
-    let events = std::sync::Arc::new(std::sync::Mutex::default());
-    let node = listening(builder, role.argument(1))
-        .events(std::sync::Arc::new(Sink(std::sync::Arc::clone(&events), now())))
-        .open()
-        .expect("a node");
+    let node = listening(builder, role.argument(1)).open().expect("a node");
     let ledger = Ledger::open(&role.dir, role.argument(0), role.argument(2) == "anew");
     let pause = Duration::from_micros(role.number(3) as u64);
-    let mut load = Load::open(&node, ledger, events);
+    let mut load = Load::open(&node, ledger);
     load.publish();
     role.say("ready");
     let mut is_running = true;

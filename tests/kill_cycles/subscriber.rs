@@ -23,14 +23,11 @@ struct Goal {
 
 /// Plays a subscriber. Its arguments: pull, push or block, the pause when there is nothing, microseconds, and the two publishers.
 pub(crate) fn play(role: &Role) {
-    let events = std::sync::Arc::new(std::sync::Mutex::default());
-    let sink = std::sync::Arc::new(super::publisher::Sink(std::sync::Arc::clone(&events), now()));
-    let node = Node::builder().runtime_dir(&role.dir).events(sink).open().expect("a node");
+    let node = Node::builder().runtime_dir(&role.dir).open().expect("a node");
     let pause = Duration::from_micros(role.number(1) as u64);
     let mut topics = [2, 3].map(|target| account::open(&node, role.argument(target), role.argument(0)));
     role.say("ready");
     let mut goal: Option<Goal> = None;
-    let mut last_said = now();
     loop {
         let mut is_idle = true;
         for topic in topics.iter_mut().flatten() {
@@ -40,20 +37,8 @@ pub(crate) fn play(role: &Role) {
         if let Some(Goal { publisher, mark, since }) = &goal {
             let behind: Vec<_> = topics[*publisher].iter().filter(|topic| !topic.has_reached(mark)).collect();
             if behind.is_empty() {
-                if since.elapsed() > Duration::from_secs(2) {
-                    println!(
-                        "slow publish reached {:?} {:?}",
-                        since.elapsed(),
-                        events.lock().expect("no").iter().rev().take(30).collect::<Vec<_>>()
-                    );
-                }
                 role.say(since.elapsed().as_millis());
                 goal = None;
-            } else if since.elapsed() > Duration::from_secs(2) && last_said.elapsed() > Duration::from_secs(1)
-            {
-                last_said = now();
-                let behind: Vec<_> = behind.iter().map(|topic| topic.describe()).collect();
-                println!("slow publish behind {:?} {behind:?}", since.elapsed());
             } else if since.elapsed() > HOPELESS {
                 let behind: Vec<_> = behind.iter().map(|topic| topic.describe()).collect();
                 panic!("after {HOPELESS:?} {mark:?} of publisher {publisher} is not reached: {behind:#?}");

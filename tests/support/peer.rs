@@ -38,9 +38,6 @@ impl Peer {
         let (sender, answers) = channel();
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
-                if line.starts_with("slow publish") {
-                    println!("{line}");
-                }
                 if let Some(answer) = line.strip_prefix(MARK)
                     && sender.send(answer.to_owned()).is_err()
                 {

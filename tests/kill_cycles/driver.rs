@@ -38,6 +38,7 @@ pub(crate) trait Publishers {
 }
 
 /// How a process ends.
+#[cfg_attr(not(feature = "verbs"), expect(dead_code, reason = "a test on one host kills processes only"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// The process is killed.

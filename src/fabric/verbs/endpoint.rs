@@ -478,8 +478,10 @@ impl Drop for Endpoint {
             let mut state = self.state.lock();
             self.poll_sends(&mut state);
             let batches = state.work.len();
-            // A device that broke completes nothing more.
-            let is_broken = matches!(state.failure, Some(Failure::Device(_)));
+            // A device that broke completes nothing more; nor does one that has kept the work of another queue pair: a node with
+            // many sessions does not wait for each.
+            let is_broken =
+                matches!(state.failure, Some(Failure::Device(_))) || self.domain.context().keeps_work();
             drop(state);
             // Receives need no draining: one that was posted after the peer made the queue pair fail may never
             // complete, and the buffers belong to the endpoint.
@@ -489,6 +491,7 @@ impl Drop for Endpoint {
             if SystemClock.monotonic_ns() - began_ns > limits::verbs::DRAIN_NS {
                 // Their memory stays registered until the queue pair is gone, after which the device cannot access it.
                 tracing::warn!(target: "fabricast", batches, "work requests did not complete");
+                self.domain.context().set_keeps_work();
                 return;
             }
             SystemClock.pause(DRAIN_PAUSE);

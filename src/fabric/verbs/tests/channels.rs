@@ -460,6 +460,7 @@ fn a_broken_sender_returns_errors_instead_of_full() {
 }
 
 /// A fault of the device that concerns the end of a channel with this ticket.
+#[expect(clippy::big_endian_bytes, reason = "tickets are in network byte order")]
 fn fault_of(stage: &Stage, ticket: &[u8]) {
     let number = u32::from_be_bytes(ticket[4..8].try_into().unwrap());
     let context = Arc::clone(&stage.world.near.devices.all()[0].context);

@@ -1,11 +1,11 @@
-//! Publishers and subscribers that are killed again and again under load, each at a random moment, and started again: everybody is
+//! Publishers and subscribers that are killed again and again under load, each at a random moment, and started again: all are
 //! back soon, no value is wrong, each is received once or reported lost, and those that are never killed hold no more than before.
 //!
 //! Between two hosts, half of the cycles have a host that dies or stands still. Each of the last two tests is one host's part:
 //!
 //! ```text
 //! tools/soft-roce run2 'kill_cycles --ignored --nocapture --exact publishers_of_a_host_that_dies' \
-//!     'kill_cycles --ignored --nocapture --exact everybody_is_back_soon_after_a_host_has_died'
+//!     'kill_cycles --ignored --nocapture --exact all_are_back_soon_after_a_host_has_died'
 //! ```
 //!
 //! A host that dies is one whose wire carries nothing any more that it sends, and whose process is killed; the process starts again when
@@ -53,7 +53,7 @@ const CYCLES_LONG: usize = 1000;
 const WARM_UP: usize = 10;
 /// The pause of a publisher after four values, and of a subscriber that has nothing to do, microseconds.
 const PAUSE_US: u64 = 300;
-/// How soon everybody is back: the longest pause between two attempts to find a publisher, and two seconds.
+/// How soon all are back: the longest pause between two attempts to find a publisher, and two seconds.
 const BACK: Duration = Duration::from_millis(2250);
 /// Memory that a process may hold more than before, KiB.
 const GROWTH_MAX: u64 = 4096;
@@ -73,7 +73,7 @@ fn cycles(default: usize) -> usize {
 }
 
 #[test]
-fn everybody_is_back_soon_after_each_kill() {
+fn all_are_back_soon_after_each_kill() {
     let dir = tempfile::tempdir().expect("a directory");
     let near = Near::new(dir.path(), PUBLISHERS.map(|_| "shm".to_owned()), PAUSE_US);
     let mut driver = Driver::new(near, dir.path(), PAUSE_US);
@@ -158,6 +158,6 @@ fn publishers_of_a_host_that_dies() {
 #[cfg(feature = "verbs")]
 #[test]
 #[ignore = "needs another host: tools/soft-roce run2"]
-fn everybody_is_back_soon_after_a_host_has_died() {
+fn all_are_back_soon_after_a_host_has_died() {
     two_hosts::host_of_subscribers();
 }

@@ -84,7 +84,7 @@ impl Held {
 /// What came of the cycles.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
-    /// From the moment a process is ready, or its host goes on, until everybody concerned has received what was published meanwhile.
+    /// From the moment a process is ready, or its host goes on, until all that are concerned have received what was published meanwhile.
     recoveries: Vec<(Duration, String)>,
     /// The longest time that publishing a value took at the publisher that is never killed.
     slowest: Duration,
@@ -102,8 +102,8 @@ impl Outcome {
         let [received, lost] = self.counts;
         self.recoveries.iter().rev().take(10).for_each(|(time, what)| println!("{time:?}: {what}"));
         println!(
-            "{cycles} cycles, recoveries: median {:?}, 99 % {:?}, longest {:?}; slowest publish {:?}; {received} values received and checked, \
-             {lost} reported lost",
+            "{cycles} cycles, recoveries: median {:?}, 99 % {:?}, longest {:?}; slowest publish {:?}; \
+             {received} values received and checked, {lost} reported lost",
             at(50),
             at(99),
             self.recoveries.last().map(|it| it.0),
@@ -166,7 +166,7 @@ impl<P: Publishers> Driver<P> {
         Duration::from_micros(self.random.below(us_max) as u64)
     }
 
-    /// Kills the first publisher while everything runs, starts it again, and checks that everybody receives from it.
+    /// Kills the first publisher while everything runs, starts it again, and checks that all subscribers receive from it.
     pub(crate) fn kill_publisher(&mut self, way: Way) {
         self.publishers.kill(way);
         if way == Way::Killed && self.random.below(4) == 0 {

@@ -178,6 +178,15 @@ pub enum VerbsError {
     /// The device of the connection is gone.
     #[error("the RDMA device of the connection is gone; connect again")]
     DeviceGone,
+    /// The device at whose address a node listens was removed.
+    #[error(
+        "the RDMA device at {address} was removed: no peer reaches this node over RDMA any more; open the node again once the device is \
+         back, which may need the end of every program that has used it"
+    )]
+    NotListening {
+        /// The address.
+        address: String,
+    },
     /// The device reported that the connection's queue pair, a completion queue of it, or the device itself broke.
     #[error(
         "the RDMA device reports a fault of the connection: {event}; connect again, and check the device if that fails, too"

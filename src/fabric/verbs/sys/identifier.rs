@@ -124,6 +124,12 @@ impl Drop for IdHandle {
     }
 }
 
+/// Whether nothing is destroyed in the background at the moment.
+#[cfg(test)]
+pub(in crate::fabric::verbs) fn are_identifiers_destroyed() -> bool {
+    DESTROYERS.get().is_none_or(Worker::is_done)
+}
+
 /// An identifier that is destroyed when this is dropped, and the channel that it needs until then.
 struct LastHandle {
     raw: NonNull<rdma_cm_id>,

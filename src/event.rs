@@ -140,6 +140,13 @@ pub enum Event {
         /// The topic.
         topic: TopicName,
     },
+    /// A publisher's node has revoked the access of a subscriber of this node to this topic.
+    Revoked {
+        /// The publisher's node.
+        peer: NodeName,
+        /// The topic.
+        topic: TopicName,
+    },
     /// This node has let a subscriber go, for which a publisher had waited: its process has shown no sign of life for the lease. The
     /// subscriber stays attached, and may lose records.
     SubscriberLetGo {
@@ -152,6 +159,15 @@ pub enum Event {
     },
     /// This node disconnects a subscriber that had asked for it: it was about to lose records.
     SubscriberOvertaken {
+        /// The subscriber's node.
+        peer: NodeName,
+        /// The subscriber's process.
+        process: u32,
+        /// The topic.
+        topic: TopicName,
+    },
+    /// This node has revoked the access of a subscriber: the program asked for it, or the subscriber's key is no longer in the keyring.
+    SubscriberRevoked {
         /// The subscriber's node.
         peer: NodeName,
         /// The subscriber's process.
@@ -195,6 +211,8 @@ impl EventSink for TracingSink {
             | Event::Overtaken { .. }
             | Event::SubscriberLetGo { .. }
             | Event::SubscriberOvertaken { .. }
+            | Event::Revoked { .. }
+            | Event::SubscriberRevoked { .. }
             | Event::Trouble { .. } => {
                 tracing::warn!(target: "fabricast", ?event);
             }

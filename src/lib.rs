@@ -131,7 +131,8 @@ pub use event::{Event, EventSink};
 #[cfg(feature = "verbs")]
 pub use fabric::verbs::VerbsError;
 pub use fabric::{
-    Address, AddressError, FabricError, NodeListing, PeerAddress, RdmaConnect, Target, default_runtime_dir,
+    Address, AddressError, FabricError, NoPlace, NodeListing, PeerAddress, RdmaConnect, Target,
+    default_runtime_dir,
 };
 pub use id::{Delivery, Epoch, Kind, Meta, NameError, NodeName, Sequence, SlowPolicy, TopicId, TopicName};
 pub use inspect::{GeometryReport, InspectError, Liveness, TopicReport};
@@ -144,7 +145,7 @@ pub use metrics::{Counter, Unit};
 pub use node::AsyncListener;
 pub use node::{
     Admission, DialError, Directory, DirectoryError, EventQueue, FeedLinesBuilder, FeedPublisherBuilder,
-    FeedSubscriberBuilder, LinesBuilder, Listener, ListenerBuilder, Node, NodeBuilder, NodeError,
+    FeedSubscriberBuilder, LinesBuilder, Listener, ListenerBuilder, Node, NodeBuilder, NodeError, PeerLimits,
     PersistentBuilder, PersistentFeedBuilder, ProgressListing, PublisherBuilder, SubscriberBuilder,
     SubscriberList, SubscriberListing, TopicListing,
 };

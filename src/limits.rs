@@ -37,9 +37,9 @@ pub const KEYS_PROVEN_MAX: usize = 64;
 pub const PAYLOAD_LEN_MAX: usize = 1 << 30;
 /// Largest repository or landing region, bytes (16 GiB).
 pub const REGION_LEN_MAX: usize = 1 << 34;
-/// Largest repository that a subscriber maps, and largest landing region that it allocates, by default, bytes (1 GiB): the
+/// Largest repository that a subscriber maps, and largest landing region that it allocates, by default, bytes (256 MiB): the
 /// publisher chooses their size.
-pub const SUBSCRIBED_LEN_MAX_DEFAULT: usize = 1 << 30;
+pub const SUBSCRIBED_LEN_MAX_DEFAULT: usize = 1 << 28;
 /// Fewest slots of a state repository: the newest value stays whole while the next one is staged.
 pub const SLOT_COUNT_MIN: u32 = 2;
 /// Most slots of a state repository.
@@ -100,17 +100,45 @@ pub const SEQUENCE_AFTER_MAX: u64 = 1 << 48;
 
 /// Topics of one node.
 pub const TOPICS_MAX: usize = 4096;
-/// Sessions that one node serves at a time.
-pub const SESSIONS_MAX: usize = 1024;
+/// The most sessions that one node serves at a time over each fabric, whatever [`PeerLimits`](crate::PeerLimits) say.
+pub const SESSIONS_MAX: usize = 4096;
+/// Sessions that one node serves at a time over each fabric, unless [`PeerLimits`](crate::PeerLimits) say otherwise.
+pub const SESSIONS_DEFAULT: usize = 1024;
+/// How many of them one peer may have, a process of this host or another host, unless [`PeerLimits`](crate::PeerLimits) say otherwise.
+pub const SESSIONS_PER_PEER_DEFAULT: usize = 256;
+/// One part of so many of a node's sessions on its host is not for the processes of one user.
+pub(crate) const SESSIONS_OTHER_USERS_PARTS: usize = 16;
+/// Descriptors that a session takes at the node that serves it: on its host, and over RDMA.
+pub(crate) const SESSION_FILES: usize = 1;
+pub(crate) const RDMA_SESSION_FILES: usize = 6;
+/// Memory that a session over RDMA locks, bytes: its messages.
+pub(crate) const SESSION_LOCKED_LEN: usize = 144 * 1024;
+/// Of its descriptors, and of the memory that it may lock, a process keeps one part of so many from its peers.
+pub(crate) const FILES_KEPT_PARTS: usize = 4;
+pub(crate) const LOCKED_KEPT_PARTS: usize = 2;
+/// Sessions for which there is a place however few descriptors, and however little memory to be locked, a process may have.
+pub(crate) const SESSIONS_MIN: usize = 4;
+/// What one peer may ask of a node: units a second, and units at once. The most expensive requests take some 100 us for
+/// [`COSTLY_UNITS`], so that one peer takes less than a tenth of the node's thread.
+pub(crate) const UNITS_PER_S: u64 = 16 * 1024;
+pub(crate) const UNITS_AT_ONCE: u64 = 16 * 1024;
+/// Units of a message; of one that attaches or exposes memory; of one that proves keys, a page of the directory or a list of subscribers;
+/// and of a dial on this host.
+pub(crate) const MESSAGE_UNITS: u64 = 1;
+pub(crate) const ATTACH_UNITS: u64 = 8;
+pub(crate) const COSTLY_UNITS: u64 = 16;
+pub(crate) const DIAL_UNITS: u64 = 16;
 /// Events that an [`EventQueue`](crate::EventQueue) holds.
 pub const EVENTS_QUEUED_MAX: usize = 4096;
 /// Publishers that have dialled one node, waiting or accepted, at a time.
 pub const INVITED_SESSIONS_MAX: usize = 256;
 /// Attachments of one session.
 pub const ATTACHMENTS_PER_SESSION_MAX: usize = 256;
-/// Bytes of the landing regions of one session (16 GiB). Their owner pays for the pages, the publisher for the page tables, a
-/// 512th part.
-pub(crate) const LANDING_LEN_PER_SESSION_MAX: usize = REGION_LEN_MAX;
+/// Bytes of the landing regions of one session (1 GiB), and of all sessions of a node (16 GiB), unless
+/// [`PeerLimits`](crate::PeerLimits) say otherwise. Their owner pays for the pages, the publisher for the page tables, a 512th part.
+pub const LANDING_LEN_PER_SESSION_DEFAULT: usize = 1 << 30;
+/// See [`LANDING_LEN_PER_SESSION_DEFAULT`].
+pub const LANDING_LEN_DEFAULT: usize = 1 << 34;
 /// Push subscribers of one topic.
 pub const PUSH_SUBSCRIBERS_MAX: usize = 256;
 
@@ -137,7 +165,7 @@ pub(crate) const DIRECTORY_PAGE_LEN_MAX: usize = 128;
 pub(crate) const MESSAGE_REGIONS_MAX: usize = 1;
 /// File descriptors of peers, and connections, that wait to be closed because closing blocks or no thread can be started. At the
 /// limit a node on shared memory accepts no connections, and ends every session that sends memory, even of innocent peers.
-pub(crate) const CLOSING_FILES_MAX: usize = 4 * SESSIONS_MAX;
+pub(crate) const CLOSING_FILES_MAX: usize = 4 * SESSIONS_DEFAULT;
 /// Control messages queued for a peer; one more ends the session.
 pub(crate) const OUTBOUND_MESSAGES_MAX: usize = 64;
 /// Control messages of one session handled in one turn, so that one peer cannot starve the others.
@@ -156,6 +184,8 @@ pub(crate) const CHANNEL_SENDS: u32 = 128;
 pub(crate) const NOTICE_DATAGRAM_LEN_MAX: usize = 4096;
 /// Receivers of one channel that are also served by unicast, because the multicast does not reach them.
 pub(crate) const UNICAST_RECEIVERS_MAX: usize = 64;
+/// How many of them may be of one peer.
+pub(crate) const UNICAST_RECEIVERS_PER_PEER_MAX: usize = 8;
 /// Datagrams of one channel received in one turn, so that one publisher cannot hold up the thread.
 pub(crate) const NOTICES_PER_TURN_MAX: u32 = 256;
 /// Bytes of inline pieces kept for one subscriber.
@@ -193,8 +223,12 @@ pub(crate) const NOTICE_SILENCE_NS: u64 = 500_000_000;
 
 /// How long a session has to report why it ended, once its connection is lost, before the publisher counts as gone, nanoseconds.
 pub(crate) const LOSS_TOLD_NS: u64 = 1_000_000_000;
+/// How often a node looks whether the file of its keyring has changed, nanoseconds.
+pub(crate) const KEYRING_CHECK_NS: u64 = 1_000_000_000;
 /// How long a peer that dialled has to say hello, nanoseconds.
 pub(crate) const HELLO_DEADLINE_NS: u64 = 2_000_000_000;
+/// How long a session may last in which nothing is attached, nanoseconds. Clients end theirs as soon as they do not need it.
+pub(crate) const IDLE_SESSION_NS: u64 = 10_000_000_000;
 /// Default time that a subscriber waits for an answer on the control channel, nanoseconds.
 pub const ANSWER_DEADLINE_NS: u64 = 5_000_000_000;
 /// How long a publisher's node keeps an ended topic, so that subscribers on other hosts can read the last values and push

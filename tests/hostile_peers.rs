@@ -263,7 +263,7 @@ fn a_peer_that_does_not_read_answers_is_dropped() {
 
 #[test]
 fn sessions_beyond_the_limit_are_refused_and_the_others_continue() {
-    let wanted = limits::SESSIONS_MAX + 76;
+    let wanted = limits::SESSIONS_PER_PEER_DEFAULT + 76;
     // The victim inherits the limit.
     let room = raise_files();
     if room < wanted as u64 + 100 {
@@ -287,7 +287,7 @@ fn sessions_beyond_the_limit_are_refused_and_the_others_continue() {
         }
     }
     // The neighbour has one session.
-    assert_eq!((peers.len(), refused), (limits::SESSIONS_MAX - 1, wanted + 1 - limits::SESSIONS_MAX));
+    assert_eq!((peers.len(), refused), (limits::SESSIONS_PER_PEER_DEFAULT - 1, 77));
     victim.publishes_to(&mut neighbour);
     drop((peers, neighbour));
     wait_until("a free session", || {

@@ -10,8 +10,8 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use fabricast::{
-    Delivery, ErrorChain, Event, EventSink, Node, NoticePath, Raw, StateSubscriber, SubscriberError,
-    TopicReport,
+    Delivery, ErrorChain, Event, EventSink, Node, NoticePath, PeerLimits, Raw, StateSubscriber,
+    SubscriberError, TopicReport,
 };
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, SealFlags};
@@ -59,7 +59,10 @@ fn victim(role: &Role) {
         assert_eq!(role.command(), "go");
     }
     let unavailable = Arc::new(Unavailable::default());
-    let builder = Node::builder().name("victim").expect("a name").runtime_dir(&role.dir);
+    // Hundreds of nodes of one process are its peers.
+    let mut limits = PeerLimits::default();
+    (limits.shm_sessions, limits.shm_sessions_per_process) = (2048, 1024);
+    let builder = Node::builder().name("victim").expect("a name").runtime_dir(&role.dir).peer_limits(limits);
     let node = builder.events(Arc::<Unavailable>::clone(&unavailable)).open().expect("a node");
     let mut state = node.state_publisher::<Raw>("t").payload_len_max(LEN_MAX).open().expect("a topic");
     let log = node.log_publisher::<Raw>("log").capacity(CAPACITY).payload_len_max(LEN_MAX);

@@ -132,6 +132,12 @@ pub enum ControlError {
         /// The topic.
         topic: TopicName,
     },
+    /// The publisher's node has revoked the access of this subscriber. Nothing that was published before is read any more.
+    #[error("the publisher has revoked the access to {topic}")]
+    Revoked {
+        /// The topic.
+        topic: TopicName,
+    },
     /// This program refused the whole session.
     #[error("this program refused the session ({reason})")]
     Rejected {
@@ -200,6 +206,8 @@ pub enum Unproven {
     WrongTag,
     /// The fabric does not say what it connects.
     Unbound,
+    /// The keys that it proved are no longer in this node's keyring.
+    KeysRemoved,
 }
 
 impl From<Unproven> for ControlError {
@@ -222,6 +230,7 @@ impl fmt::Display for Unproven {
             Self::NoKnownKey => out.write_str("it proved no key of this node's keyring that gives the right it needs"),
             Self::WrongTag => out.write_str("it named a key and does not have its secret, or passes on what others say"),
             Self::Unbound => out.write_str("this connection cannot be authenticated"),
+            Self::KeysRemoved => out.write_str("the keys that it proved are no longer in this node's keyring"),
         }
     }
 }
@@ -267,12 +276,14 @@ pub enum RefuseReason {
     NobodyWaits,
     /// The peer proved no key that the node knows.
     NotAuthenticated,
+    /// Nothing was attached for too long.
+    Idle,
     /// A reason unknown to this version.
     Unknown(u16),
 }
 
 /// The reasons that this version knows, each with its number in messages, which never changes, and its sentence.
-const KNOWN: [(RefuseReason, u16, &str); 17] = [
+const KNOWN: [(RefuseReason, u16, &str); 18] = [
     (RefuseReason::NoSuchTopic, 1, "it has no such topic"),
     (RefuseReason::SchemaMismatch, 2, "the topic's values have another type"),
     (RefuseReason::DeliveryUnsupported, 3, "the topic does not offer this delivery"),
@@ -290,13 +301,14 @@ const KNOWN: [(RefuseReason, u16, &str); 17] = [
     (RefuseReason::HelloDeadline, 36, "no hello came in time"),
     (RefuseReason::NobodyWaits, 37, "no subscriber waits for this topic there: start it first"),
     (RefuseReason::NotAuthenticated, 38, "it admits only nodes that prove one of its keys"),
+    (RefuseReason::Idle, 39, "the session was not used"),
 ];
 
 impl RefuseReason {
     /// Returns whether the peer may grant the same request later.
     pub(crate) fn is_transient(self) -> bool {
         use RefuseReason::{
-            HelloDeadline, NoSuchTopic, NobodyWaits, ShuttingDown, TooManyAttachments, TooManySessions,
+            HelloDeadline, Idle, NoSuchTopic, NobodyWaits, ShuttingDown, TooManyAttachments, TooManySessions,
             TooManySubscribers, TopicEnded,
         };
         matches!(
@@ -308,6 +320,7 @@ impl RefuseReason {
                 | TooManyAttachments
                 | TooManySessions
                 | HelloDeadline
+                | Idle
                 | NobodyWaits
         )
     }
@@ -332,10 +345,10 @@ impl RefuseReason {
                 format!("{max} attachments; detach one of them, or open another session")
             }
             Self::TooManySessions => {
-                let (served, invited) = (limits::SESSIONS_MAX, limits::INVITED_SESSIONS_MAX);
+                let max = limits::INVITED_SESSIONS_MAX;
                 format!(
-                    "{served} sessions, {invited} of them with publishers that dialled it; close one of them, or open \
-                     another node there"
+                    "{max} sessions with publishers that dialled it, of which one peer may have half; close one of them, \
+                     or open another node there"
                 )
             }
             _ => String::new(),
@@ -407,7 +420,8 @@ mod tests {
             RefuseReason::TooManySessions => Some(RefuseReason::HelloDeadline),
             RefuseReason::HelloDeadline => Some(RefuseReason::NobodyWaits),
             RefuseReason::NobodyWaits => Some(RefuseReason::NotAuthenticated),
-            RefuseReason::NotAuthenticated | RefuseReason::Unknown(_) => None,
+            RefuseReason::NotAuthenticated => Some(RefuseReason::Idle),
+            RefuseReason::Idle | RefuseReason::Unknown(_) => None,
         };
         let all = std::iter::successors(Some(RefuseReason::NoSuchTopic), |reason| after(*reason));
         assert_eq!(all.clone().count(), KNOWN.len());
@@ -422,7 +436,7 @@ mod tests {
         for (reason, max) in [
             (RefuseReason::TooManySubscribers, limits::PUSH_SUBSCRIBERS_MAX),
             (RefuseReason::TooManyAttachments, limits::ATTACHMENTS_PER_SESSION_MAX),
-            (RefuseReason::TooManySessions, limits::SESSIONS_MAX),
+            (RefuseReason::TooManySessions, limits::INVITED_SESSIONS_MAX),
         ] {
             assert!(reason.advice().contains(&max.to_string()), "{reason}: {}", reason.advice());
         }

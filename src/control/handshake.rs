@@ -135,6 +135,19 @@ impl Handshake {
         self.authority.as_ref().is_some_and(|authority| authority.permits(self.purpose, topic))
     }
 
+    /// Compares what this peer has proven with the keys that are in force now: those with other secrets, or for other nodes, count no more,
+    /// and what is proven from now on is compared with the new ones. Returns whether the peer has proven one that is left, or has not
+    /// yet, or needs none.
+    pub(super) fn renew_keys(&mut self, peer: Option<&NodeName>, keys: &Arc<Keys>) -> bool {
+        if let Some((known, _)) = &mut self.greeting.credentials.keys {
+            *known = Arc::clone(keys);
+        }
+        let Some(Authority::Proven(proven)) = &mut self.authority else { return true };
+        let is_left = |key: &&Arc<Key>| key.gives(self.purpose) && peer.is_none_or(|peer| key.is_for(peer));
+        *proven = proven.iter().filter_map(|key| keys.with(key.id()).filter(is_left).cloned()).collect();
+        !proven.is_empty()
+    }
+
     /// Checks the same.
     pub(super) fn check(&self, topic: &TopicName) -> Result<(), ControlError> {
         if self.permits(topic) { Ok(()) } else { Err(ControlError::NotCovered { topic: topic.clone() }) }

@@ -119,7 +119,8 @@ impl<'de> Visitor<'de> for EntriesVisitor {
     }
 }
 
-/// Reports to a subscriber that the publisher no longer takes it into account. Sent at most once for an attachment.
+/// Reports to a subscriber that the publisher no longer takes it into account. Sent at most once for an attachment, and once more if it is
+/// revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LetGo {
     /// The attachment.
@@ -138,4 +139,6 @@ pub(crate) enum LetGoReason {
     /// The publisher was about to overwrite records that it has not read, and it asked to be disconnected then. The attachment is as if
     /// the topic had ended.
     Overtaken,
+    /// The publisher's node has revoked its access. The same: the peer must not read any more.
+    Revoked,
 }

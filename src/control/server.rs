@@ -159,6 +159,23 @@ impl ServerSession {
         session
     }
 
+    /// Whether the first message of a peer that dialled is due.
+    pub(crate) fn awaits_hello(&self) -> bool {
+        matches!(self.state, ServerState::AwaitHello { .. })
+    }
+
+    /// Sets until when it is due.
+    pub(crate) fn expect_hello_until(&mut self, until_ns: u64) {
+        if let ServerState::AwaitHello { deadline_ns } = &mut self.state {
+            *deadline_ns = until_ns;
+        }
+    }
+
+    /// Whether the peer may attach, and is not attached to anything.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.state == ServerState::Ready && self.attachments.is_empty()
+    }
+
     /// Handles a message of the peer, with the number of regions that it carried. The owner drops them unless the next action is
     /// `Attach`, `Expose` or `WakeBy`.
     pub(crate) fn on_message(&mut self, bytes: &[u8], regions: usize) {

@@ -11,6 +11,7 @@ use super::arrival::ArrivalSource;
 use super::channel::{Datagrams, Sent};
 use super::error::FabricError;
 use super::one_sided::{Offer, Placement};
+use super::places::{NoPlace, Place};
 use super::registration::{Exposure, Registration, RemoteKey};
 use crate::id::NodeName;
 use crate::memory::Region;
@@ -20,8 +21,9 @@ use crate::memory::Region;
 /// Implementors: every method returns promptly; operations that wait for a peer are polled. Dropping an object releases
 /// everything it holds, in the right order, and notifies the peer if the medium can.
 pub(crate) trait Fabric: Debug + Send + Sync {
-    /// Listens under this node's name. The name is released when the listener is dropped or its process dies.
-    fn listen(&self, node: &NodeName) -> Result<Box<dyn Acceptor>, FabricError>;
+    /// Listens under this node's name. The name is released when the listeners are dropped or their process dies. Each listener accepts
+    /// independently of the others.
+    fn listen(&self, node: &NodeName) -> Result<Vec<Box<dyn Acceptor>>, FabricError>;
 
     /// Retries work that failed because no thread could be started. Called in every turn of a node.
     fn tend(&self) {}
@@ -46,7 +48,8 @@ pub(crate) trait Fabric: Debug + Send + Sync {
 
 /// Accepts the connections that peers dial.
 pub(crate) trait Acceptor: Debug + Send {
-    /// Returns the next connection, if one is waiting.
+    /// Returns the next connection, if one is waiting. An error that does not [stop accepting](FabricError::stops_accepting) is about
+    /// one peer, which was turned away; `Closed` if that needs no report.
     fn accept(&mut self) -> Result<Option<Box<dyn Connection>>, FabricError>;
 
     /// Returns the addresses to dial.
@@ -85,6 +88,12 @@ pub(crate) trait Connection: Debug + Send {
     /// Returns where the peer is. Known once it has sent a message.
     fn peer_address(&self) -> PeerAddress {
         PeerAddress::Unknown
+    }
+
+    /// Returns the peer's place at this node, if it dialled and the medium counts places. An error if there was none: the peer is to be
+    /// told so, and not to be served.
+    fn place(&self) -> Result<Option<&Place>, NoPlace> {
+        Ok(None)
     }
 
     /// Prepares a region to be sent over this connection, and to be the source of writes to regions received over it, so that
@@ -145,6 +154,8 @@ pub(crate) struct Capabilities {
     /// The peer dialled with [`Intent::Write`], so regions are exposed to it for writing only. False where the intent makes no
     /// difference.
     pub(crate) is_dialled_to_write: bool,
+    /// A region that was withdrawn is unreadable for the peer at once, although others of the connection go on.
+    pub(crate) withdraws_one: bool,
     /// It is not established yet. A peer may make several attempts to connect, and drop all but one of them in this state.
     pub(crate) is_connecting: bool,
 }

@@ -1,6 +1,7 @@
 use rustix::io::Errno;
 
 use super::address::Address;
+use super::places::NoPlace;
 #[cfg(feature = "verbs")]
 use super::verbs::VerbsError;
 use crate::id::NodeName;
@@ -72,6 +73,9 @@ pub enum FabricError {
         /// The address that was dialled.
         address: Address,
     },
+    /// The node has no place for another session with this peer.
+    #[error("the node has no place for another session with this peer")]
+    NoPlace(#[from] NoPlace),
     /// This build lacks the provider for RDMA verbs.
     #[error("{address} needs RDMA verbs, which this build lacks: build with `--features verbs`")]
     WithoutVerbs {
@@ -172,6 +176,11 @@ impl FabricError {
             Self::Verbs(VerbsError::LockedMemory { .. } | VerbsError::NoMemory { .. }) => true,
             _ => false,
         }
+    }
+
+    /// Whether another attempt to accept would fail at once, too.
+    pub(crate) fn stops_accepting(&self) -> bool {
+        matches!(self, Self::CloseBacklogFull { .. }) || self.is_shortage()
     }
 
     /// Whether the error ends the connection: no later call can succeed.

@@ -26,6 +26,7 @@ mod error;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzed;
 mod one_sided;
+mod places;
 mod poller;
 mod rdma;
 mod registration;
@@ -55,6 +56,8 @@ pub(crate) use one_sided::{
     ArrivalAnnouncer, Completion, NothingToRevoke, Offer, Placement, RemoteRead, RemoteWrite, Revocation,
     Write,
 };
+pub use places::NoPlace;
+pub(crate) use places::{PeerId, Place, PlaceLimits, Places, TurnedAway};
 pub(crate) use poller::{Interest, Poller};
 pub(crate) use rdma::Group;
 pub use rdma::RdmaConnect;

@@ -1,8 +1,5 @@
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
-
-use rustix::event::epoll;
 
 use super::{
     Acceptor, Address, Connection, Exposure, Fabric, FabricError, Intent, NodeListing, Registration,
@@ -25,10 +22,10 @@ impl SeveralFabrics {
 }
 
 impl Fabric for SeveralFabrics {
-    fn listen(&self, node: &NodeName) -> Result<Box<dyn Acceptor>, FabricError> {
+    fn listen(&self, node: &NodeName) -> Result<Vec<Box<dyn Acceptor>>, FabricError> {
         let listening = self.members.iter().filter(|(_, listens)| *listens);
         let listeners = listening.map(|(fabric, _)| fabric.listen(node)).collect::<Result<Vec<_>, _>>()?;
-        Ok(Box::new(SeveralListeners::new(listeners)?))
+        Ok(listeners.into_iter().flatten().collect())
     }
 
     fn tend(&self) {
@@ -70,65 +67,10 @@ impl Fabric for SeveralFabrics {
     }
 }
 
-/// Several listeners combined.
-#[derive(Debug)]
-struct SeveralListeners {
-    listeners: Vec<Box<dyn Acceptor>>,
-    /// The listener to try first, rotated so that a busy one does not starve the others.
-    first: usize,
-    /// Readable when any listener is.
-    readable: OwnedFd,
-}
-
-impl SeveralListeners {
-    fn new(listeners: Vec<Box<dyn Acceptor>>) -> Result<Self, FabricError> {
-        let handles: Vec<_> = listeners.iter().map(|listener| listener.wait_handle()).collect();
-        let readable = together(&handles)?;
-        Ok(Self { listeners, first: 0, readable })
-    }
-}
-
-impl Acceptor for SeveralListeners {
-    fn accept(&mut self) -> Result<Option<Box<dyn Connection>>, FabricError> {
-        let mut failed = None;
-        for _ in 0..self.listeners.len() {
-            let turn = self.first % self.listeners.len();
-            self.first = turn + 1;
-            let Some(listener) = self.listeners.get_mut(turn) else { break };
-            match listener.accept() {
-                Ok(Some(connection)) => return Ok(Some(connection)),
-                Ok(None) => {}
-                // Try the listeners that can accept first.
-                Err(error) => failed = Some(error),
-            }
-        }
-        failed.map_or(Ok(None), Err)
-    }
-
-    fn addresses(&self) -> Vec<Address> {
-        self.listeners.iter().flat_map(|listener| listener.addresses()).collect()
-    }
-
-    fn wait_handle(&self) -> BorrowedFd<'_> {
-        self.readable.as_fd()
-    }
-}
-
-/// Returns a handle that is readable when any of these is.
-pub(super) fn together(handles: &[BorrowedFd<'_>]) -> Result<OwnedFd, FabricError> {
-    let failed = FabricError::system("wait for several handles");
-    let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(&failed)?;
-    for handle in handles {
-        let data = epoll::EventData::new_u64(0);
-        epoll::add(&set, handle, data, epoll::EventFlags::IN).map_err(&failed)?;
-    }
-    Ok(set)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fabric::{Received, Sent, Waker};
+    use crate::fabric::{Received, Sent};
     use crate::memory::Protection;
     use crate::testkit::fabric::{Network, Reach};
 
@@ -142,8 +84,8 @@ mod tests {
         let networks = [Network::new(1, Reach::Mapped), Network::new(2, Reach::Fetched)];
         let member = |network: &Arc<Network>| (Arc::new(network.fabric(&name("node"))) as _, true);
         let several = SeveralFabrics::new(networks.iter().map(member).collect());
-        let mut listener = several.listen(&name("far")).unwrap();
-        assert_eq!(listener.addresses().len(), 2);
+        let mut listeners = several.listen(&name("far")).unwrap();
+        assert_eq!(listeners.iter().flat_map(|listener| listener.addresses()).count(), 2);
 
         let region = Arc::new(Region::allocate(4096, Protection::PeersRead).unwrap());
         region.store(8, 7);
@@ -153,7 +95,7 @@ mod tests {
                 network.step();
             }
         };
-        for network in &networks {
+        for (network, listener) in networks.iter().zip(&mut listeners) {
             let peer = network.fabric(&name("peer"));
             let mut near = peer.dial(&Address::shm(&name("far")), Intent::Read, Duration::ZERO).unwrap();
             let mut far = loop {
@@ -178,46 +120,6 @@ mod tests {
                 completion = read.poll().unwrap();
             }
             assert_eq!(read.mirror().load(8), 7);
-        }
-    }
-
-    /// A listener that cannot accept, as if it were out of descriptors.
-    #[derive(Debug)]
-    struct Exhausted(Waker);
-
-    impl Acceptor for Exhausted {
-        fn accept(&mut self) -> Result<Option<Box<dyn Connection>>, FabricError> {
-            Err(FabricError::Closed)
-        }
-
-        fn addresses(&self) -> Vec<Address> {
-            Vec::new()
-        }
-
-        fn wait_handle(&self) -> BorrowedFd<'_> {
-            self.0.wait_handle()
-        }
-    }
-
-    #[test]
-    fn a_listener_that_fails_does_not_keep_the_others_from_accepting() {
-        let network = Network::new(1, Reach::Mapped);
-        let other = network.fabric(&name("node")).listen(&name("far")).unwrap();
-        let mut several =
-            SeveralListeners::new(vec![Box::new(Exhausted(Waker::new().unwrap())), other]).unwrap();
-        for _ in 0..3 {
-            assert!(several.accept().is_err(), "no peer has dialled");
-        }
-        for _ in 0..3 {
-            let _near = network
-                .fabric(&name("peer"))
-                .dial(&Address::shm(&name("far")), Intent::Read, Duration::ZERO)
-                .unwrap();
-            for _ in 0..100 {
-                network.step();
-            }
-            assert!(several.accept().unwrap().is_some());
-            assert!(several.accept().is_err(), "the failure is reported, too");
         }
     }
 

@@ -3,6 +3,8 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+#[cfg(feature = "verbs")]
+use rustix::event::epoll;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
@@ -32,6 +34,18 @@ pub(crate) fn wait(
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(errno) => Err(FabricError::system("wait for peers")(errno)),
     }
+}
+
+/// Returns a handle that is readable when any of these is.
+#[cfg(feature = "verbs")]
+pub(super) fn together(handles: &[BorrowedFd<'_>]) -> Result<OwnedFd, FabricError> {
+    let failed = FabricError::system("wait for several handles");
+    let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(&failed)?;
+    for handle in handles {
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(&set, handle, data, epoll::EventFlags::IN).map_err(&failed)?;
+    }
+    Ok(set)
 }
 
 /// Reads one range of a peer's region, and waits for up to `timeout_ns`; then returns [`Completion::Pending`]. Not for use

@@ -97,11 +97,23 @@ fn the_protocol_page_states_the_limits_that_hold() {
         ("schema", format!("{} levels", limits::SCHEMA_DEPTH_MAX)),
         ("text of a refusal", bytes(limits::REASON_LEN_MAX)),
         ("topics of a node", format!("{}; {}", number(limits::TOPICS_MAX), limits::DIRECTORY_PAGE_LEN_MAX)),
-        ("sessions", number(limits::SESSIONS_MAX)),
+        (
+            "sessions that a node serves",
+            format!("{}; {}", number(limits::SESSIONS_DEFAULT), limits::SESSIONS_PER_PEER_DEFAULT),
+        ),
+        ("sessions, if `PeerLimits`", number(limits::SESSIONS_MAX)),
         ("publishers", number(limits::INVITED_SESSIONS_MAX)),
         ("attachments", number(limits::ATTACHMENTS_PER_SESSION_MAX)),
         ("push subscribers", number(limits::PUSH_SUBSCRIBERS_MAX)),
-        ("landing regions", gibibytes(limits::LANDING_LEN_PER_SESSION_MAX)),
+        (
+            "landing regions",
+            format!(
+                "{}; {}",
+                gibibytes(limits::LANDING_LEN_PER_SESSION_DEFAULT),
+                gibibytes(limits::LANDING_LEN_DEFAULT)
+            ),
+        ),
+        ("requests", format!("{}; {}", with_commas(limits::UNITS_PER_S), with_commas(limits::UNITS_AT_ONCE))),
         (
             "payload; region",
             format!("{}; {}", gibibytes(limits::PAYLOAD_LEN_MAX), gibibytes(limits::REGION_LEN_MAX)),
@@ -111,10 +123,14 @@ fn the_protocol_page_states_the_limits_that_hold() {
             format!("{}; {} bytes", number(limits::TABLE_CAPACITY_MAX), number(limits::KEY_LEN_MAX)),
         ),
         ("ticket", bytes(limits::CHANNEL_TICKET_LEN_MAX)),
-        ("receivers", number(limits::UNICAST_RECEIVERS_MAX)),
-        ("repository or landing region", gibibytes(limits::SUBSCRIBED_LEN_MAX_DEFAULT)),
+        (
+            "receivers",
+            format!("{}; {}", limits::UNICAST_RECEIVERS_MAX, limits::UNICAST_RECEIVERS_PER_PEER_MAX),
+        ),
+        ("repository or landing region", format!("{} MiB", limits::SUBSCRIBED_LEN_MAX_DEFAULT >> 20)),
         ("elements", number(limits::EMPTY_ELEMENTS_MAX)),
         ("Hello of a peer that dialled", seconds(limits::HELLO_DEADLINE_NS)),
+        ("nothing is attached", seconds(limits::IDLE_SESSION_NS)),
         ("each answer", seconds(limits::ANSWER_DEADLINE_NS)),
     ];
     let (_, page) = PROTOCOL.split_once("## Deadlines").expect("the section");

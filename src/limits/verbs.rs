@@ -32,6 +32,8 @@ pub(crate) const WRITES_MAX: usize = 32;
 pub(crate) const PACKETS_MAX: usize = 65;
 /// Queued batches of writes to one region.
 pub(crate) const WAITING_BATCHES_MAX: usize = 64;
+/// Units that a dial costs, as [`super::DIAL_UNITS`]: a queue pair is made.
+pub(crate) const DIAL_UNITS: u64 = 64;
 /// Connections waiting to be accepted.
 pub(crate) const BACKLOG: i32 = 128;
 /// How long a connection may be idle before the peer is probed, nanoseconds.

@@ -2,6 +2,7 @@ use std::fmt::Debug;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use super::peer_limits::PeerLimits;
 use crate::control::Peer;
 use crate::id::TopicName;
 use crate::keyring::{Keyring, Right};
@@ -26,6 +27,7 @@ pub trait Admission: Debug + Send + Sync {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Guard {
     pub(super) keyring: Option<Keyring>,
+    pub(super) limits: PeerLimits,
     pub(super) admission: Option<Arc<dyn Admission>>,
 }
 

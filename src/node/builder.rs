@@ -6,6 +6,7 @@ use super::Node;
 use super::admission::{Admission, Guard};
 use super::core::NodeCore;
 use super::driver::{Driver, DriverThread};
+use super::peer_limits::{Affordable, PeerLimits};
 use super::shared::Shared;
 use crate::clock::{Clock, SystemClock};
 use crate::control::{Identity, Text};
@@ -14,9 +15,7 @@ use crate::fabric::shm::ShmFabric;
 use crate::fabric::shm::directory::RuntimeDirectory;
 #[cfg(feature = "verbs")]
 use crate::fabric::verbs::{VerbsConfig, VerbsFabric};
-use crate::fabric::{
-    Acceptor, Address, AddressError, Fabric, FabricError, Group, RdmaConnect, SeveralFabrics,
-};
+use crate::fabric::{Address, AddressError, Fabric, FabricError, Group, RdmaConnect, SeveralFabrics};
 use crate::id::{NameError, NodeName};
 use crate::keyring::Keyring;
 
@@ -158,6 +157,15 @@ impl NodeBuilder {
         Self { guard, ..self }
     }
 
+    /// Sets what the node's peers may take of it: sessions, each process and host, and bytes of landing regions. A node has no more
+    /// sessions than the process can afford beside its own topics: they take up to three quarters of the descriptors that it may have
+    /// (`ulimit -n`), and over RDMA up to half of the memory that it may lock (`ulimit -l`), unless it may lock any (`CAP_IPC_LOCK`).
+    /// [`Node::peer_limits`] returns what is in force.
+    pub fn peer_limits(self, limits: PeerLimits) -> Self {
+        let guard = Guard { limits, ..self.guard };
+        Self { guard, ..self }
+    }
+
     /// Lets a node without a keyring listen at an `rdma://` address. Anyone who can reach that address may then list and read its
     /// topics, and invite its listeners.
     pub fn insecure(self) -> Self {
@@ -194,13 +202,16 @@ impl NodeBuilder {
             Some(path) => RuntimeDirectory::open(path)?,
             None => RuntimeDirectory::from_environment()?,
         };
-        let mut members: Vec<(Arc<dyn Fabric>, bool)> = vec![(Arc::new(ShmFabric::new(directory)), true)];
         let listens = self.rdma.is_some();
-        let fabric = verbs(self.rdma, self.rdma_connect, self.notice_group)?;
+        let limits = self.guard.limits.within(Affordable::now(), listens);
+        let shm = ShmFabric::new(directory, limits.shm());
+        let mut members: Vec<(Arc<dyn Fabric>, bool)> = vec![(Arc::new(shm), true)];
+        let fabric = verbs(self.rdma, self.rdma_connect, self.notice_group, &limits)?;
         members.extend(fabric.map(|fabric| (fabric, listens)));
         let fabric: Arc<dyn Fabric> = Arc::new(SeveralFabrics::new(members));
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let (shared, driver) = assemble((self.name, Some(self.guard)), fabric, clock, self.events)?;
+        let guard = Guard { limits, ..self.guard };
+        let (shared, driver) = assemble((self.name, Some(guard)), fabric, clock, self.events)?;
         shared.seeking.use_threads();
         let thread = DriverThread::start(driver);
         let thread =
@@ -215,8 +226,10 @@ fn verbs(
     listen: Option<Address>,
     connect: RdmaConnect,
     notice_group: Option<Group>,
+    limits: &PeerLimits,
 ) -> Result<Option<Arc<dyn Fabric>>, FabricError> {
-    Ok(Some(Arc::new(VerbsFabric::new(VerbsConfig { listen, connect, notice_group })?)))
+    let places = limits.rdma();
+    Ok(Some(Arc::new(VerbsFabric::new(VerbsConfig { listen, connect, notice_group, places })?)))
 }
 
 /// Fails if there is an address to listen at: this program was built without verbs.
@@ -225,6 +238,7 @@ fn verbs(
     listen: Option<Address>,
     _connect: RdmaConnect,
     _notice_group: Option<Group>,
+    _limits: &PeerLimits,
 ) -> Result<Option<Arc<dyn Fabric>>, FabricError> {
     listen.map_or(Ok(None), |address| Err(FabricError::WithoutVerbs { address }))
 }
@@ -236,9 +250,9 @@ pub(super) fn assemble(
     clock: Arc<dyn Clock>,
     events: Arc<dyn EventSink>,
 ) -> Result<(Shared, Driver), NodeError> {
-    let listener: Option<Box<dyn Acceptor>> = match &name {
-        Some(name) => Some(fabric.listen(name)?),
-        None => None,
+    let listeners = match &name {
+        Some(name) => fabric.listen(name)?,
+        None => Vec::new(),
     };
     let random = |source| NodeError::System { what: "draw a random number", source };
     let node = match name {
@@ -252,9 +266,9 @@ pub(super) fn assemble(
         host: Text::cut(&host.nodename().to_string_lossy()),
         started_ns: clock.realtime_ns(),
     };
-    let addresses = listener.as_ref().map(|listener| listener.addresses()).unwrap_or_default();
+    let addresses = listeners.iter().flat_map(|listener| listener.addresses()).collect();
     let shared =
         Shared::new(NodeCore::new(fabric, clock, events, (identity, guard.unwrap_or_default()), addresses)?);
-    let driver = Driver::new(&shared, listener)?;
+    let driver = Driver::new(&shared, listeners)?;
     Ok((shared, driver))
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::admission::Guard;
+use super::revocation::Revocations;
 use super::topics::{Reserved, Topics};
 use crate::chain::ErrorChain;
 use crate::clock::{Clock, Timekeeper, namespace};
@@ -13,7 +14,7 @@ use crate::control::{ControlError, Credentials, Greeting, Identity};
 use crate::event::{Event, EventSink};
 use crate::fabric::{Address, Connection, Fabric, FabricError, Intent, KeyedWaker, WakeQueue, Worker};
 use crate::id::TopicName;
-use crate::keyring::Challenge;
+use crate::keyring::{Challenge, Keyring, Keys};
 use crate::layout::clock::ClockLine;
 use crate::publisher::{PublishedTopic, PublisherError};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -35,6 +36,8 @@ pub(crate) struct NodeCore {
     /// The next key for an object of its thread.
     key_next: AtomicU64,
     pub(super) topics: Topics,
+    /// What its thread is to revoke.
+    pub(super) revocations: Revocations,
     /// Does for its thread what may take long.
     pub(super) worker: Worker,
     /// Why its thread has ended early.
@@ -43,8 +46,12 @@ pub(crate) struct NodeCore {
 
 /// The key of the queue that wakes the thread of a node.
 pub(super) const QUEUE_KEY: u64 = 0;
-/// The key of the acceptor of connections.
+/// The key of the first listener; those of the others follow.
 pub(super) const LISTENER_KEY: u64 = 1;
+/// The most listeners.
+pub(super) const LISTENERS_MAX: u64 = 8;
+/// The key of the look for changes of the keyring.
+pub(super) const KEYRING_KEY: u64 = LISTENER_KEY + LISTENERS_MAX;
 
 impl NodeCore {
     pub(super) fn new(
@@ -65,8 +72,9 @@ impl NodeCore {
             guard,
             addresses,
             queue,
-            key_next: AtomicU64::new(LISTENER_KEY + 1),
+            key_next: AtomicU64::new(KEYRING_KEY + 1),
             topics: Topics::default(),
+            revocations: Revocations::default(),
             worker: Worker::default(),
             failure: OnceLock::new(),
         })
@@ -133,17 +141,23 @@ impl NodeCore {
         let credentials = match &self.guard.keyring {
             None => Credentials::default(),
             Some(keyring) => {
-                let (keys, error) = keyring.current();
-                if let Some(error) = error {
-                    let what = format!("{}: the previous keys stay in force", ErrorChain(&error));
-                    self.tell(&Event::Trouble { what });
-                }
+                let keys = self.keys(keyring);
                 let challenge = Challenge::random().map_err(FabricError::no_random)?;
                 // On this host the kernel has shown which user the dialled node belongs to.
                 Credentials::new(keys, challenge, connection.capabilities().shares_memory)
             }
         };
         Ok(Greeting::new(self.identity.clone(), self.nonce()?, credentials))
+    }
+
+    /// The keys in force now. Reads the keyring's file again if it has changed.
+    pub(super) fn keys(&self, keyring: &Keyring) -> Arc<Keys> {
+        let (keys, error) = keyring.current();
+        if let Some(error) = error {
+            let what = format!("{}: the previous keys stay in force", ErrorChain(&error));
+            self.tell(&Event::Trouble { what });
+        }
+        keys
     }
 
     /// How this node introduces itself if it has no keys.

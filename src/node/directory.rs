@@ -1,7 +1,7 @@
 use std::convert::Infallible;
 
 use super::core::NodeCore;
-use super::link::LinkError;
+use super::link::{LinkError, LinkUse};
 use super::links::Links;
 use crate::clock::Timekeeper;
 use crate::control::{ControlError, Identity, Text, TopicEntry};
@@ -99,12 +99,15 @@ pub(super) fn query(links: &Links, address: &Address, timeout_ns: u64) -> Result
         LinkError::Fabric(source) => DirectoryError::Fabric(source),
         LinkError::Session(source) => DirectoryError::Session { address: address.clone(), source },
     };
-    let known = links.known(address);
-    let link = known.map_or_else(|| links.dial(address, timeout_ns), Ok).map_err(failed)?;
+    links.ask(address, timeout_ns, list).map_err(failed)
+}
+
+/// All topics of the node at the other end.
+fn list(link: &LinkUse) -> Result<Directory, LinkError> {
     let mut topics: Vec<TopicListing> = Vec::new();
     loop {
         let after = topics.last().map(|topic| topic.topic.clone());
-        let (entries, more) = link.topics(after).map_err(failed)?;
+        let (entries, more) = link.topics(after)?;
         let room = limits::TOPICS_MAX.saturating_sub(topics.len());
         topics.extend(entries.into_iter().take(room).map(listing));
         if !more || topics.len() >= limits::TOPICS_MAX {
@@ -112,9 +115,7 @@ pub(super) fn query(links: &Links, address: &Address, timeout_ns: u64) -> Result
         }
     }
     let silent = ControlError::Closed { state: "over before the peer's hello" };
-    let peer = link.peer().ok_or(silent);
-    let peer = peer.map_err(|source| DirectoryError::Session { address: address.clone(), source })?;
-    let Identity { node, process, host, started_ns } = peer;
+    let Identity { node, process, host, started_ns } = link.peer().ok_or(LinkError::Session(silent))?;
     Ok(Directory { node, process, host: host.as_str().to_owned(), started_ns, topics })
 }
 

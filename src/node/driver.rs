@@ -7,7 +7,7 @@ use std::time::Duration;
 use self::tending::Tending;
 use super::agenda::Agenda;
 use super::backlog::Backlog;
-use super::core::{LISTENER_KEY, QUEUE_KEY};
+use super::core::{KEYRING_KEY, LISTENER_KEY, LISTENERS_MAX, QUEUE_KEY};
 use super::link::{Link, LinkTurn};
 use super::served::Served;
 use super::serving::Serving;
@@ -17,16 +17,19 @@ use crate::clock::saturate;
 use crate::control::{ControlError, RefuseReason};
 use crate::event::Event;
 use crate::fabric::{Acceptor, FabricError, Interest};
-use crate::keyring::Right;
+use crate::keyring::{Keys, Right};
 use crate::limits;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
+mod revoking;
 mod tending;
 #[cfg(test)]
 mod tests;
 
-/// Connections accepted in one turn.
+/// Connections that one listener accepts in one turn, and after which time it accepts no more, nanoseconds: making a queue pair takes a
+/// millisecond or much longer, and those that have a session wait meanwhile.
 const ACCEPTED_PER_TURN: usize = 16;
+const ACCEPTING_NS: u64 = 1_000_000;
 /// How soon to retry queued notices and work left to the next turn.
 const TEND_AGAIN: Duration = Duration::from_nanos(limits::LANDING_TENDED_NS);
 /// How long peers may take to end their sessions when the node stops.
@@ -46,7 +49,7 @@ const TROUBLE_PAUSE: Duration = Duration::from_millis(50);
 pub(super) struct Driver {
     shared: Shared,
     agenda: Agenda,
-    listener: Option<Box<dyn Acceptor>>,
+    listeners: BTreeMap<u64, Box<dyn Acceptor>>,
     serving: Serving,
     served: BTreeMap<u64, Served>,
     tending: Tending,
@@ -55,6 +58,8 @@ pub(super) struct Driver {
     beaten_ns: Option<u64>,
     /// Notices are queued.
     tend_soon: bool,
+    /// The keys with which the sessions were compared last.
+    keys: Option<Arc<Keys>>,
     /// The sessions that have had turns.
     #[cfg(test)]
     visited: Vec<u64>,
@@ -69,31 +74,35 @@ pub(super) struct DriverThread {
 }
 
 impl Driver {
-    pub(super) fn new(shared: &Shared, listener: Option<Box<dyn Acceptor>>) -> Result<Self, FabricError> {
+    pub(super) fn new(shared: &Shared, listeners: Vec<Box<dyn Acceptor>>) -> Result<Self, FabricError> {
         let core = &shared.core;
         let mut driver = Self {
             shared: shared.clone(),
             agenda: Agenda::new(&core.queue, QUEUE_KEY)?,
-            listener: None,
+            listeners: BTreeMap::new(),
             serving: Serving::new(core),
             served: BTreeMap::new(),
             tending: Tending::default(),
             invited: BTreeMap::new(),
             beaten_ns: None,
             tend_soon: false,
+            keys: None,
             #[cfg(test)]
             visited: Vec::new(),
         };
-        if let Some(listener) = listener {
+        for listener in listeners {
             driver.listen(listener)?;
         }
+        driver.agenda.mark(KEYRING_KEY);
         Ok(driver)
     }
 
     /// Accepts connections there.
     fn listen(&mut self, listener: Box<dyn Acceptor>) -> Result<(), FabricError> {
-        self.agenda.watch(LISTENER_KEY, listener.wait_handle(), Some(Interest::Read))?;
-        self.listener = Some(listener);
+        let key = LISTENER_KEY + self.listeners.len() as u64;
+        assert!(key < LISTENER_KEY + LISTENERS_MAX, "no fabric has so many listeners");
+        self.agenda.watch(key, listener.wait_handle(), Some(Interest::Read))?;
+        self.listeners.insert(key, listener);
         Ok(())
     }
 
@@ -103,8 +112,14 @@ impl Driver {
         self.shared.core.fabric.tend();
         self.shared.core.worker.tend();
         let mut keys = self.agenda.take(&self.shared.core.queue, now_ns);
-        if keys.contains(&LISTENER_KEY) {
-            self.accept(now_ns, &mut keys);
+        for key in LISTENER_KEY..LISTENER_KEY + LISTENERS_MAX {
+            if keys.contains(&key) {
+                self.accept(key, now_ns, &mut keys);
+            }
+        }
+        self.revoke();
+        if keys.contains(&KEYRING_KEY) {
+            self.renew_keys(now_ns);
         }
         self.take_dialled(&mut keys);
         self.tend_topics(now_ns, &mut keys);
@@ -160,8 +175,8 @@ impl Driver {
         let began_ns = self.shared.core.clock.monotonic_ns();
         self.shared.links.end(began_ns);
         self.turn();
-        if let Some(listener) = self.listener.take() {
-            self.agenda.forget(LISTENER_KEY, listener.wait_handle());
+        for (key, listener) in std::mem::take(&mut self.listeners) {
+            self.agenda.forget(key, listener.wait_handle());
         }
         // Last values first, then the ends of topics, then the end of the session. A slow peer delays only itself.
         loop {
@@ -190,25 +205,43 @@ impl Driver {
         SHUTDOWN_NS.checked_sub(elapsed_ns).filter(|left_ns| *left_ns > 0).map(Duration::from_nanos)
     }
 
-    fn accept(&mut self, now_ns: u64, keys: &mut BTreeSet<u64>) {
-        let Some(listener) = &mut self.listener else { return };
-        let (core, mut failed) = (&self.shared.core, false);
+    /// Accepts connections at the listener with this key. What is wrong with one peer costs the others nothing, and what keeps one
+    /// listener from accepting does not concern the other ones.
+    fn accept(&mut self, key: u64, now_ns: u64, keys: &mut BTreeSet<u64>) {
+        let Some(listener) = self.listeners.get_mut(&key) else { return };
+        let (core, mut is_stopped) = (&self.shared.core, false);
+        let until_ns = core.clock.monotonic_ns().saturating_add(ACCEPTING_NS);
         for _ in 0..ACCEPTED_PER_TURN {
-            let accepted = core.ok_or_report(listener.accept());
-            failed = accepted.is_none();
-            let Some(Some(connection)) = accepted else { break };
-            let room = self.served.len() < limits::SESSIONS_MAX;
-            if let Some(served) = core.ok_or_report(Served::new(core, connection, now_ns, room)) {
+            // The listener stays readable.
+            if core.clock.monotonic_ns() > until_ns {
+                break;
+            }
+            let connection = match listener.accept() {
+                Ok(Some(connection)) => connection,
+                Ok(None) => break,
+                Err(error) if error.stops_accepting() => {
+                    core.tell(&Event::Trouble { what: ErrorChain(&error).to_string() });
+                    is_stopped = true;
+                    break;
+                }
+                // One that was turned away often is not reported again.
+                Err(FabricError::Closed) => continue,
+                Err(error) => {
+                    core.tell(&Event::PeerRejected { reason: ErrorChain(&error).to_string() });
+                    continue;
+                }
+            };
+            if let Some(served) = core.ok_or_report(Served::new(core, connection, now_ns)) {
                 keys.insert(served.key());
                 self.served.insert(served.key(), served);
             }
         }
         // Usually out of descriptors. The connection stays queued, and the listener readable.
-        let again_ns = failed.then(|| now_ns.saturating_add(saturate(TROUBLE_PAUSE)));
-        self.agenda.set_due(LISTENER_KEY, again_ns);
-        let interest = (!failed).then_some(Interest::Read);
-        if core.ok_or_report(self.agenda.watch(LISTENER_KEY, listener.wait_handle(), interest)).is_none() {
-            self.agenda.set_due(LISTENER_KEY, Some(now_ns.saturating_add(saturate(TROUBLE_PAUSE))));
+        let again_ns = is_stopped.then(|| now_ns.saturating_add(saturate(TROUBLE_PAUSE)));
+        self.agenda.set_due(key, again_ns);
+        let interest = (!is_stopped).then_some(Interest::Read);
+        if core.ok_or_report(self.agenda.watch(key, listener.wait_handle(), interest)).is_none() {
+            self.agenda.set_due(key, Some(now_ns.saturating_add(saturate(TROUBLE_PAUSE))));
         }
     }
 
@@ -234,15 +267,14 @@ impl Driver {
             let admitted = self.shared.core.guard.admit(&inviter, topic, Right::Publish);
             let admitted = admitted.map_err(|text| (RefuseReason::NotPermitted, text));
             let with_advice = |reason: RefuseReason| (reason, reason.advice());
-            match admitted.and_then(|()| self.shared.admit(topic).map_err(with_advice)) {
+            match admitted.and_then(|()| self.shared.admit(topic, served.dialled_by()).map_err(with_advice)) {
                 Ok(backlog) => return self.hand_over(key, backlog),
                 Err((reason, text)) => served.refuse_invite(&mut self.serving, (reason, &text)),
             }
         }
-        let interest = if served.has_unsent() { Interest::ReadOrWrite } else { Interest::Read };
         let core = &self.shared.core;
         if !served.is_over()
-            && core.ok_or_report(self.agenda.watch(key, served.wait_handle(), Some(interest))).is_none()
+            && core.ok_or_report(self.agenda.watch(key, served.wait_handle(), served.interest())).is_none()
         {
             served.abandon(core);
         }

@@ -27,9 +27,11 @@ use crate::control::{
     SubscriberCounts, SubscriberPage, TopicEnded, TopicEntry, WakeSlot,
 };
 use crate::event::Event;
-use crate::fabric::{Address, ArrivalSource, Connection, FabricError, KeyedWaker, Offer, Received};
+use crate::fabric::{
+    Address, ArrivalSource, Connection, FabricError, KeyedWaker, Offer, PeerId, Place, Received,
+};
 use crate::id::{Delivery, Sequence, TopicName};
-use crate::keyring::Authority;
+use crate::keyring::{Authority, Keys};
 use crate::limits;
 use crate::subscriber::TopicEnd;
 use crate::sync::atomic::AtomicU32;
@@ -42,6 +44,8 @@ pub(crate) struct Link {
     waker: KeyedWaker,
     /// Where the peer was dialled. `None` if the peer dialled: such a session has one subscription.
     address: Option<Address>,
+    /// Who dialled, if the peer did and the fabric says so.
+    dialled_by: Option<PeerId>,
     /// A second handle of the connection, for waiting without the lock.
     handle: OwnedFd,
     /// The timeout of each answer.
@@ -183,6 +187,7 @@ impl Link {
             core: Arc::clone(core),
             waker: core.keyed_waker(),
             address: None,
+            dialled_by: connection.place().ok().flatten().map(Place::peer),
             handle: handle.map_err(cloned).map_err(LinkError::Fabric)?,
             timeout_ns,
             waiting: AtomicU32::new(0),
@@ -229,6 +234,11 @@ impl Link {
         self.address.is_none()
     }
 
+    /// The peer that dialled, as the fabric tells peers apart.
+    pub(super) fn dialled_by(&self) -> Option<PeerId> {
+        self.dialled_by
+    }
+
     /// Waits for the peer's hello.
     pub(super) fn greet(&self) -> Result<(), LinkError> {
         self.wait_for("hello", |state| state.peer.is_some().then_some(Ok(())))
@@ -267,6 +277,13 @@ impl Link {
         let _ = state.session.end(now_ns, EndReason::DONE, total);
         state.fail(error.clone());
         LinkError::Session(error)
+    }
+
+    /// Compares what the peer has proven with the keys that are in force now. Returns whether it may go on.
+    pub(super) fn renew_keys(&self, keys: &Arc<Keys>) -> bool {
+        let mut state = self.state.lock();
+        let peer = state.peer.as_ref().map(|peer| peer.node.clone());
+        state.session.renew_keys(peer.as_ref(), keys)
     }
 
     /// Ends the session of a node that stops.

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use super::core::NodeCore;
 use super::link::{Link, LinkError, LinkTurn, LinkUse};
 use crate::control::ControlError;
-use crate::fabric::Address;
+use crate::fabric::{Address, PeerId};
 
 /// Redials of a session that broke before the peer's hello.
 const REDIALS_MAX: u32 = 3;
@@ -32,6 +32,11 @@ impl Links {
     /// The number of sessions that peers have dialled.
     pub(super) fn invited_count(&self) -> usize {
         self.all.lock().values().filter(|link| link.is_invited()).count()
+    }
+
+    /// The number of those that this peer has dialled.
+    pub(super) fn invited_by(&self, peer: PeerId) -> usize {
+        self.all.lock().values().filter(|link| link.is_invited() && link.dialled_by() == Some(peer)).count()
     }
 
     /// Adds one.
@@ -62,6 +67,23 @@ impl Links {
                 outcome => return outcome,
             }
         }
+    }
+
+    /// Asks over the session with the node at this address, or a new one, also if the existing one turns out to be over: the peer may have
+    /// ended it because it was not used.
+    pub(super) fn ask<R>(
+        &self,
+        address: &Address,
+        timeout_ns: u64,
+        mut ask: impl FnMut(&LinkUse) -> Result<R, LinkError>,
+    ) -> Result<R, LinkError> {
+        if let Some(link) = self.known(address) {
+            match ask(&link) {
+                Err(LinkError::Session(_)) if link.failure().is_some() => {}
+                outcome => return outcome,
+            }
+        }
+        ask(&self.dial(address, timeout_ns)?)
     }
 
     /// Dials for up to `left_ns`. The session's answers have `timeout_ns`.

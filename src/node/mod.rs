@@ -21,8 +21,10 @@ mod listener;
 mod log;
 mod notices;
 mod outbox;
+mod peer_limits;
 mod persistent;
 mod publish;
+mod revocation;
 mod seeking;
 mod served;
 mod serving;
@@ -49,6 +51,7 @@ pub use feed::{FeedPublisherBuilder, FeedSubscriberBuilder, PersistentFeedBuilde
 pub use invitation::DialError;
 pub use lines::{FeedLinesBuilder, LinesBuilder};
 pub use listener::Listener;
+pub use peer_limits::PeerLimits;
 pub use persistent::PersistentBuilder;
 pub use publish::PublisherBuilder;
 pub use subscribers::{ProgressListing, SubscriberList, SubscriberListing};
@@ -60,9 +63,11 @@ use self::driver::DriverThread;
 use self::links::Links;
 use self::shared::Shared;
 use crate::clock::saturate;
+use crate::control::Peer;
 use crate::fabric::{Address, NodeListing};
 use crate::id::NodeName;
 use crate::limits;
+use crate::publisher::PublisherError;
 
 /// One process's end of a fabric: publishes topics, subscribes to those of others.
 ///
@@ -122,6 +127,12 @@ impl Node {
         &self.inner.shared.core.addresses
     }
 
+    /// Returns what its peers may take of it. Of what [`NodeBuilder::peer_limits`] set, sessions may be fewer: no more than the limits of
+    /// open files and locked memory afforded when it was opened.
+    pub fn peer_limits(&self) -> PeerLimits {
+        self.inner.shared.core.guard.limits
+    }
+
     /// Dials the node at this address, where a [`Listener`] waits for this topic of this node. On return a subscriber there is
     /// attached and receives the next publish. This node needs no name.
     ///
@@ -166,6 +177,47 @@ impl Node {
     ) -> Result<(), DialError> {
         let address = address.try_into().map_err(Into::into)?;
         self.inner.shared.dialled.dial(self.core(), topic, &address, timeout)
+    }
+
+    /// Revokes the access of these subscribers to a topic of this node, now: their subscriptions end with
+    /// [`ControlError::Revoked`](crate::ControlError::Revoked), and those of others go on. Returns how many subscriptions ended. To keep
+    /// a subscriber away, also have the [admission](NodeBuilder::admission) refuse it, or remove its key from the keyring: otherwise it may
+    /// subscribe again.
+    ///
+    /// Nothing is written to a landing region by the next publish. Over RDMA a repository is unreadable for the subscriber on return,
+    /// whatever its program does: its memory window is closed. Where the device has no memory windows, the whole session with the
+    /// subscriber's node ends. A subscriber on this host can keep what it has mapped, until the topic ends, if it ignores the end; one of
+    /// this library does not.
+    ///
+    /// Blocks until the node's thread has done it, usually less than a millisecond. Not to be called on that thread: by an admission, or an
+    /// event sink. Allocates.
+    ///
+    /// # Errors
+    ///
+    /// [`PublisherError`] when the name is malformed, or the node's thread has panicked.
+    ///
+    /// ```
+    /// use fabricast::Node;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let node = Node::builder().name("quotes")?.runtime_dir(dir.path()).open()?;
+    /// let publisher = node.state_publisher::<u64>("EURUSD").open()?;
+    /// let desk = Node::builder().name("desk")?.runtime_dir(dir.path()).open()?;
+    /// let mut subscriber = desk.state_subscriber::<u64>("shm:quotes/EURUSD").open()?;
+    ///
+    /// assert_eq!(node.revoke("EURUSD", |peer| peer.node.as_str() == "desk")?, 1);
+    /// while subscriber.try_receive().is_ok() {}
+    /// assert_eq!(publisher.pull_subscribers(), 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn revoke(
+        &self,
+        topic: &str,
+        is_revoked: impl Fn(&Peer) -> bool + Send + 'static,
+    ) -> Result<usize, PublisherError> {
+        let core = self.core();
+        core.revocations.revoke(core, topic.parse()?, Box::new(is_revoked))
     }
 
     /// Lists the nodes of this host and user, including dead ones that left a trace. Changes nothing.

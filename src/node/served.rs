@@ -4,6 +4,7 @@ use std::sync::{Arc, Weak};
 
 use self::attachment::{EndedAttachment, Preparing, ServedAttachment};
 use self::audience::Audience;
+use self::tenure::{Tenure, price};
 use super::core::NodeCore;
 use super::directory::entry;
 use super::invitation::Pending;
@@ -15,7 +16,7 @@ use crate::control::{
     ServerSession, WakeBy,
 };
 use crate::event::Event;
-use crate::fabric::{Connection, FabricError, Offer, Received, RemoteWaker};
+use crate::fabric::{Connection, FabricError, Offer, PeerId, Place, Received, RemoteWaker};
 use crate::id::{NodeName, TopicName};
 use crate::keyring::Authority;
 use crate::limits;
@@ -25,8 +26,11 @@ mod attachment;
 mod audience;
 mod end;
 mod leaving;
+mod pacing;
 mod progress;
 mod request;
+mod revoking;
+mod tenure;
 #[cfg(test)]
 pub(super) mod tests;
 
@@ -56,6 +60,8 @@ pub(super) struct Served {
     has_let_go: bool,
     /// Detached attachments whose memory may still be written or read.
     leaving: BTreeMap<AttachmentId, ServedAttachment>,
+    /// Revoked ones, before the peer is notified.
+    revoked: BTreeMap<AttachmentId, ServedAttachment>,
     /// Attachments whose topics have ended, before the peer detaches.
     ended: BTreeMap<AttachmentId, EndedAttachment>,
     /// How notices reach the peer.
@@ -72,6 +78,8 @@ pub(super) struct Served {
     dialled_for: Option<DialledFor>,
     /// The peer dialled, and invites this node to subscribe.
     invited: Option<Invited>,
+    /// What its peer may still ask for, and how long.
+    tenure: Tenure,
     /// Only queued messages are left to be sent.
     closing: bool,
     over: bool,
@@ -86,17 +94,15 @@ struct DialledFor {
 }
 
 impl Served {
-    /// Serves this connection. Without `room` the peer is refused.
+    /// Serves this connection, or refuses the peer, if there is no place for it.
     pub(super) fn new(
         core: &NodeCore,
         connection: Box<dyn Connection>,
         now_ns: u64,
-        room: bool,
     ) -> Result<Self, FabricError> {
         let mut session = ServerSession::new(now_ns, core.greeting(connection.as_ref())?);
-        if !room {
-            let reason = RefuseReason::TooManySessions;
-            session.reject(reason, &reason.advice());
+        if let Err(why) = connection.place() {
+            session.reject(RefuseReason::TooManySessions, &why.to_string());
         }
         Ok(Self::with(core.next_key(), connection, session))
     }
@@ -128,6 +134,7 @@ impl Served {
             may_have_lost: false,
             has_let_go: false,
             leaving: BTreeMap::new(),
+            revoked: BTreeMap::new(),
             ended: BTreeMap::new(),
             audience: Audience::default(),
             wake_sockets: BTreeMap::new(),
@@ -137,6 +144,7 @@ impl Served {
             invitation: None,
             dialled_for: None,
             invited: None,
+            tenure: Tenure::default(),
             closing: false,
             over: false,
         }
@@ -177,6 +185,11 @@ impl Served {
     /// The topic to which the peer invites this node.
     pub(super) fn invited_to(&self) -> Option<&TopicName> {
         self.invited.as_ref().map(|invite| &invite.topic)
+    }
+
+    /// The peer that dialled, as the fabric tells peers apart.
+    pub(super) fn dialled_by(&self) -> Option<PeerId> {
+        self.connection.place().ok().flatten().map(Place::peer)
     }
 
     /// The connection of a peer that invites this node, its identity, and what it may do.
@@ -228,7 +241,8 @@ impl Served {
         }
         let ended = self.ended.values().filter_map(EndedAttachment::until_ns);
         let ending = self.ending().filter_map(ServedAttachment::ended_until_ns);
-        let own = self.session.deadline_ns().into_iter().chain(self.audience.due_ns());
+        let own =
+            self.session.deadline_ns().into_iter().chain(self.audience.due_ns()).chain(self.tenure.due_ns());
         own.chain(ended).chain(ending).min()
     }
 
@@ -238,13 +252,17 @@ impl Served {
 
     /// Whether one-sided writes are in flight.
     pub(super) fn has_writes_under_way(&self) -> bool {
-        !(self.leaving.is_empty() && self.beginning.is_empty() && self.ending.is_empty())
+        !(self.leaving.is_empty()
+            && self.revoked.is_empty()
+            && self.beginning.is_empty()
+            && self.ending.is_empty())
     }
 
     /// The same, except writes that wait for a stalled subscriber, which are tended from time to time.
     fn awaits_writes(&self) -> bool {
         let awaits = |it: &ServedAttachment| !it.rests();
-        !(self.leaving.is_empty() && self.beginning.is_empty()) || self.ending().any(awaits)
+        !(self.leaving.is_empty() && self.revoked.is_empty() && self.beginning.is_empty())
+            || self.ending().any(awaits)
     }
 
     /// Begins the end of the session. The newest sequence reports what could not be written.
@@ -258,10 +276,14 @@ impl Served {
         // Checked first: if the peer is gone, or has detached, its last messages say so.
         let may_have_lost = std::mem::take(&mut self.may_have_lost);
         for _ in 0..limits::MESSAGES_PER_TURN_MAX {
-            if self.closing || self.over || self.is_invited() || !self.receive(serving) {
+            if self.closing || self.over || self.is_invited() || self.has_to_wait(now_ns) {
+                break;
+            }
+            if !self.receive(serving) {
                 break;
             }
         }
+        self.await_connection(now_ns);
         if self.invitation.as_ref().is_some_and(Pending::is_abandoned) {
             self.session.shutdown(now_ns);
         }
@@ -274,12 +296,14 @@ impl Served {
         }
         self.tell_exposed();
         self.tell_detached();
+        self.tell_revoked();
         if may_have_lost {
             self.end_if_unwritable(&serving.core);
         }
         self.tell_let_go(&serving.core);
         self.tell_ended_topics(now_ns, false);
         self.end_if_overdue(now_ns);
+        self.end_if_idle(now_ns);
         self.act(serving, None);
         self.flush(serving);
         self.forget_mapped();
@@ -289,6 +313,8 @@ impl Served {
     fn receive(&mut self, serving: &mut Serving) -> bool {
         match self.connection.receive(&mut serving.buffer) {
             Ok(Received::Message { len, offer }) => {
+                let proof_units = if self.session.needs_binding() { limits::COSTLY_UNITS } else { 0 };
+                self.spend(&serving.core, limits::MESSAGE_UNITS + proof_units);
                 let (message, _) = serving.buffer.split_at(len.min(serving.buffer.len()));
                 // Without it no proof is accepted.
                 if self.session.needs_binding()
@@ -327,6 +353,7 @@ impl Served {
     /// Performs the session's actions. A region that came with the message is dropped unless an action uses it.
     fn act(&mut self, serving: &mut Serving, mut offer: Option<Box<dyn Offer>>) {
         while let Some(action) = self.session.next_action() {
+            self.spend(&serving.core, price(&action));
             // An answer fails if the session has ended meanwhile, and is not needed then.
             let _ = match action {
                 ServerAction::Send(outgoing) => {

@@ -8,6 +8,7 @@ use super::links::Links;
 use super::seeking::Seeking;
 use crate::control::RefuseReason;
 use crate::event::Event;
+use crate::fabric::PeerId;
 use crate::id::TopicName;
 use crate::limits;
 
@@ -34,11 +35,20 @@ impl Shared {
         Self { core, links, backlogs: Arc::default(), dialled: Arc::default(), seeking: Arc::new(seeking) }
     }
 
-    /// The backlog for a publisher that dials for this topic, if it has a listener and capacity left.
-    pub(super) fn admit(&self, topic: &TopicName) -> Result<Arc<Backlog>, RefuseReason> {
+    /// The backlog for a publisher that dials for this topic, if it has a listener and capacity left. Each peer leaves as many places as it
+    /// has.
+    pub(super) fn admit(
+        &self,
+        topic: &TopicName,
+        peer: Option<PeerId>,
+    ) -> Result<Arc<Backlog>, RefuseReason> {
         let backlog = self.backlogs.of(topic)?;
-        let is_full = self.links.invited_count() >= limits::INVITED_SESSIONS_MAX;
-        if is_full { Err(RefuseReason::TooManySessions) } else { Ok(backlog) }
+        let free = limits::INVITED_SESSIONS_MAX.saturating_sub(self.links.invited_count());
+        if free <= peer.map_or(0, |peer| self.links.invited_by(peer)) {
+            Err(RefuseReason::TooManySessions)
+        } else {
+            Ok(backlog)
+        }
     }
 
     /// Records that the node's thread has panicked, and notifies all handles.

@@ -95,7 +95,7 @@ impl World {
         events: Arc<dyn EventSink>,
     ) -> Node {
         let clock = Arc::new(WorldClock(Arc::downgrade(self)));
-        let guard = Guard { keyring: self.keyring.lock().clone(), admission: None };
+        let guard = Guard { keyring: self.keyring.lock().clone(), ..Guard::default() };
         let named = listening.then(|| name.clone());
         let (core, driver) = assemble((named, Some(guard)), fabric, clock, events).unwrap();
         self.drivers.lock().push(NodeThread { name, driver, sleeps_until_ns: 0 });
@@ -583,6 +583,7 @@ mod ends;
 mod feeds;
 mod finishing;
 mod hung;
+mod idle_sessions;
 mod late_joins;
 mod lifespans;
 mod lines;

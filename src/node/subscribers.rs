@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Node;
 use super::directory::DirectoryError;
-use super::link::LinkError;
+use super::link::{LinkError, LinkUse};
 use crate::clock::saturate;
 use crate::control::{ProgressEntry, SubscriberEntry, SubscriberPage};
 use crate::fabric::Target;
@@ -111,10 +111,8 @@ impl Node {
             LinkError::Fabric(source) => DirectoryError::Fabric(source),
             LinkError::Session(source) => DirectoryError::Session { address: target.address.clone(), source },
         };
-        let known = self.links().known(&target.address);
-        let dial = || self.links().dial(&target.address, saturate(timeout));
-        let link = known.map_or_else(dial, Ok).map_err(failed)?;
-        match link.subscribers(&target.topic).map_err(failed)? {
+        let asked = |link: &LinkUse| link.subscribers(&target.topic);
+        match self.links().ask(&target.address, saturate(timeout), asked).map_err(failed)? {
             Some(page) => Ok(SubscriberList::of(page)),
             None => Err(DirectoryError::NoSuchTopic { target: target.clone() }),
         }

@@ -535,6 +535,8 @@ mod rested;
 mod slow;
 mod table;
 mod table_lines;
+#[cfg(feature = "verbs")]
+mod verbs_crowd;
 mod views;
 mod wait_set;
 mod waiting_deadlines;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::fabric::{ChannelSender, FabricError, Sent, UnicastSender};
+use crate::fabric::{ChannelSender, FabricError, PeerAddress, Sent, UnicastSender};
 use crate::id::TopicId;
 use crate::layout::notice::{DatagramDraft, DatagramHeader, Inline, Notice, NoticeKey};
 use crate::limits;
@@ -29,8 +29,8 @@ struct NoticeSenderState {
     topics: HashMap<TopicId, NoticeKey>,
     /// Queued notices, at most one of each topic, with its key.
     pending: VecDeque<(Notice, NoticeKey)>,
-    /// Receivers served by unicast too.
-    receivers: Vec<Arc<dyn UnicastSender>>,
+    /// Receivers served by unicast too, each with where it is.
+    receivers: Vec<(PeerAddress, Arc<dyn UnicastSender>)>,
 }
 
 /// Why a topic or receiver could not be registered.
@@ -45,6 +45,12 @@ pub(crate) enum RegisterError {
         max = limits::UNICAST_RECEIVERS_MAX
     )]
     Receivers,
+    /// The number of receivers of one peer is at its maximum.
+    #[error(
+        "a node sends notices by unicast to at most {max} receivers of one host: make the multicast reach it",
+        max = limits::UNICAST_RECEIVERS_PER_PEER_MAX
+    )]
+    ReceiversOfPeer,
 }
 
 impl NoticeSender {
@@ -99,18 +105,26 @@ impl NoticeSender {
     }
 
     /// Also sends every datagram to this receiver by unicast, until [`Self::remove_unicast`].
-    pub(crate) fn add_unicast(&self, receiver: Arc<dyn UnicastSender>) -> Result<(), RegisterError> {
+    pub(crate) fn add_unicast(
+        &self,
+        peer: PeerAddress,
+        receiver: Arc<dyn UnicastSender>,
+    ) -> Result<(), RegisterError> {
         let receivers = &mut self.state.lock().receivers;
         if receivers.len() >= limits::UNICAST_RECEIVERS_MAX {
             return Err(RegisterError::Receivers);
         }
-        receivers.push(receiver);
+        let of_peer = receivers.iter().filter(|(known, _)| *known == peer).count();
+        if of_peer >= limits::UNICAST_RECEIVERS_PER_PEER_MAX {
+            return Err(RegisterError::ReceiversOfPeer);
+        }
+        receivers.push((peer, receiver));
         Ok(())
     }
 
     /// Ends [`Self::add_unicast`].
     pub(crate) fn remove_unicast(&self, receiver: &Arc<dyn UnicastSender>) {
-        self.state.lock().receivers.retain(|known| !Arc::ptr_eq(known, receiver));
+        self.state.lock().receivers.retain(|(_, known)| !Arc::ptr_eq(known, receiver));
     }
 
     /// Announces a commit in one datagram, with as many queued notices as fit. Omits inline bytes that do not fit. Skips a topic
@@ -200,7 +214,7 @@ impl NoticeSenderState {
         self.number = number;
         if !self.receivers.is_empty() {
             let datagram = self.draft.seal(&DatagramHeader { is_unicast: true, ..header });
-            for receiver in &self.receivers {
+            for (_, receiver) in &self.receivers {
                 // The next beacon makes up for a failure.
                 let _ = receiver.send(datagram);
             }

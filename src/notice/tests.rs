@@ -6,7 +6,8 @@ use parking_lot::Mutex;
 
 use super::*;
 use crate::fabric::{
-    ByteRange, ChannelReceiver, ChannelSender, Datagram, DatagramReach, FabricError, Sent, UnicastSender,
+    ByteRange, ChannelReceiver, ChannelSender, Datagram, DatagramReach, FabricError, PeerAddress, Sent,
+    UnicastSender,
 };
 use crate::id::{Epoch, Sequence, TopicId};
 use crate::layout::WORD;
@@ -327,7 +328,7 @@ fn hint_never_goes_back() {
 fn datagram_by_multicast_and_unicast_counts_once_and_shows_both() {
     for order in [[0, 1], [1, 0]] {
         let (pair, mailbox) = Pair::with_topic();
-        pair.sender.add_unicast(pair.way(TICKET)).unwrap();
+        pair.sender.add_unicast(host(1), pair.way(TICKET)).unwrap();
         pair.sender.announce(&notice(T, 1), pair.inline(0, 2)).unwrap();
         pair.sender.heartbeat([notice(T, 1)]).unwrap();
         let parcels = pair.wire.take();
@@ -347,7 +348,7 @@ fn datagram_by_multicast_and_unicast_counts_once_and_shows_both() {
 fn receiver_of_unicast_only_reports_it() {
     let (pair, mailbox) = Pair::with_topic();
     assert_eq!(pair.receiver.reach(1), None);
-    pair.sender.add_unicast(pair.way(pair.receiver.return_ticket())).unwrap();
+    pair.sender.add_unicast(host(1), pair.way(pair.receiver.return_ticket())).unwrap();
     pair.sender.heartbeat([notice(T, 1)]).unwrap();
     let parcels = pair.wire.take();
     pair.inbox.put(&parcels[1]);
@@ -368,29 +369,35 @@ fn receiver_of_unicast_only_reports_it() {
     }
 }
 
+fn host(number: u8) -> PeerAddress {
+    PeerAddress::Network([10, 0, 0, number].into())
+}
+
 #[test]
 fn unicast_receivers_are_bounded_and_independent() {
     let (pair, _mailbox) = Pair::with_topic();
     let nobody = pair.way(b"nobody");
-    pair.sender.add_unicast(Arc::clone(&nobody)).unwrap();
-    for number in 1..limits::UNICAST_RECEIVERS_MAX as u64 {
-        pair.sender.add_unicast(pair.way(&number.to_le_bytes())).unwrap();
+    pair.sender.add_unicast(host(0), Arc::clone(&nobody)).unwrap();
+    for number in 1..u8::try_from(limits::UNICAST_RECEIVERS_MAX).unwrap() {
+        pair.sender.add_unicast(host(number / 8), pair.way(&u64::from(number).to_le_bytes())).unwrap();
     }
-    assert_eq!(pair.sender.add_unicast(pair.way(TICKET)), Err(RegisterError::Receivers));
+    assert_eq!(pair.sender.add_unicast(host(99), pair.way(TICKET)), Err(RegisterError::Receivers));
     pair.announce(1);
     let (unicast, multicast): (Vec<_>, Vec<_>) = pair.wire.take().into_iter().partition(|it| it.0.is_some());
     assert_eq!((multicast.len(), unicast.len()), (1, 63), "one of the 64 receivers is nobody");
     // Removing an unknown receiver does nothing.
     pair.sender.remove_unicast(&pair.way(b"nobody"));
-    assert_eq!(pair.sender.add_unicast(pair.way(TICKET)), Err(RegisterError::Receivers));
+    assert_eq!(pair.sender.add_unicast(host(99), pair.way(TICKET)), Err(RegisterError::Receivers));
     (0..2).for_each(|_| pair.sender.remove_unicast(&nobody));
-    pair.sender.add_unicast(pair.way(TICKET)).unwrap();
+    // Another host has as many as one may have.
+    assert_eq!(pair.sender.add_unicast(host(7), pair.way(TICKET)), Err(RegisterError::ReceiversOfPeer));
+    pair.sender.add_unicast(host(99), pair.way(TICKET)).unwrap();
 }
 
 #[test]
 fn broken_channel_queues_nothing_and_still_sends_unicast() {
     let (pair, mailbox) = Pair::with_topic();
-    pair.sender.add_unicast(pair.way(TICKET)).unwrap();
+    pair.sender.add_unicast(host(1), pair.way(TICKET)).unwrap();
     *pair.wire.room.lock() = Some(0);
     assert!(pair.announce(1));
     *pair.wire.is_broken.lock() = true;

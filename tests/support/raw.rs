@@ -161,6 +161,11 @@ pub(crate) fn other_version_text() -> String {
     format!("control version {OTHER_VERSION}, this program speaks {VERSION}")
 }
 
+/// Detaches, with counts of zero.
+pub(crate) fn detach(attachment: u32) -> Vec<u8> {
+    Body::default().word(attachment).long(0).long(0).long(0).long(0).long(0).message(DETACH)
+}
+
 /// Exposes the landing region that it carries.
 pub(crate) fn expose(attachment: u32) -> Vec<u8> {
     Body::default().word(attachment).message(EXPOSE)
@@ -314,6 +319,20 @@ impl RawPeer {
         });
         let files: Vec<OwnedFd> = files.flatten().collect();
         (received > 0).then(|| Reply::parse(bytes.split_at(received).0, files))
+    }
+
+    /// Drops what has arrived. Returns true if the peer has closed the connection, or refused the session.
+    pub(crate) fn drain(&self) -> bool {
+        let mut bytes = [0; 64];
+        loop {
+            match rustix::net::recv(&self.socket, &mut bytes, RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => return true,
+                Ok((..)) if bytes.get(6..8) == Some(&[0, 1]) => return true,
+                Ok(_) => {}
+                Err(Errno::AGAIN) => return false,
+                Err(_) => return true,
+            }
+        }
     }
 
     /// Waits until the peer closes the connection, ignoring its messages.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args, ValueEnum};
 use fabricast::{
     Address, AddressError, AnySubscriber, Delivery, EventSink, Keyring, LogStart, Node, NodeBuilder,
-    NodeName, Raw, RdmaConnect, SubscriberBuilder, SubscriberError, Target, default_runtime_dir,
+    NodeName, PeerLimits, Raw, RdmaConnect, SubscriberBuilder, SubscriberError, Target, default_runtime_dir,
 };
 use tracing_subscriber::EnvFilter;
 
@@ -21,6 +21,9 @@ use super::units::duration;
 
 /// How long a node may take to answer before it counts as hung.
 pub(crate) const ATTACH_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The largest repository that the command maps, and landing region that it allocates, bytes: a person waits for its one topic.
+const REGION_LEN_MAX: usize = 1 << 30;
 
 /// Arguments of all commands.
 #[derive(Debug, Args)]
@@ -148,8 +151,8 @@ impl Following {
     /// A builder with these settings.
     fn builder<'a>(&self, node: &'a Node, target: &Target) -> SubscriberBuilder<'a, AnySubscriber<Raw>> {
         let Self { delivery, start, deadline, progress, .. } = *self;
-        let mut builder =
-            node.any_subscriber::<Raw>(target).delivery(delivery).start(start).timeout(ATTACH_TIMEOUT);
+        let builder = node.any_subscriber::<Raw>(target).delivery(delivery).start(start);
+        let mut builder = builder.timeout(ATTACH_TIMEOUT).region_len_max(REGION_LEN_MAX);
         if progress {
             builder = builder.progress();
         }
@@ -212,11 +215,15 @@ impl Setting {
     /// Opens a node with this name for as long as a measurement takes, which also listens over RDMA if given an address: what it
     /// publishes is generated, so it needs no keys.
     pub(crate) fn measuring_node(&self, name: &str, rdma: Option<&Address>) -> Result<Node, Failure> {
-        let Some(address) = rdma.filter(|_| self.key_file.is_none()) else {
-            return self.named_node(name, rdma);
-        };
-        let builder = self.builder(Some(&name.parse().map_err(Failure::usage)?))?;
-        Ok(builder.rdma(&address.to_string()).map_err(Failure::usage)?.insecure().open()?)
+        // Its peers are the other ends of the measurement, with landing regions of any length.
+        let mut limits = PeerLimits::default();
+        (limits.landing_len_per_session, limits.landing_len) = (usize::MAX, usize::MAX);
+        let mut builder = self.builder(Some(&name.parse().map_err(Failure::usage)?))?.peer_limits(limits);
+        if let Some(address) = rdma {
+            builder = builder.rdma(&address.to_string()).map_err(Failure::usage)?;
+            builder = if self.key_file.is_none() { builder.insecure() } else { builder };
+        }
+        Ok(builder.open()?)
     }
 
     /// Opens a node to read from this address. Creates no runtime directory: a missing one means that no node is running.

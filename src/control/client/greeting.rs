@@ -1,13 +1,20 @@
 //! The beginning of a session: hellos and proofs.
 
+use std::sync::Arc;
+
 use super::{ClientEvent, ClientSession, ClientState};
 use crate::control::error::ControlError;
 use crate::control::message::{Hello, Message};
 use crate::control::proof::Prove;
-use crate::id::TopicName;
-use crate::keyring::KeyName;
+use crate::id::{NodeName, TopicName};
+use crate::keyring::{KeyName, Keys};
 
 impl ClientSession {
+    /// Compares what the peer has proven with the keys that are in force now. Returns whether it may go on.
+    pub(crate) fn renew_keys(&mut self, peer: Option<&NodeName>, keys: &Arc<Keys>) -> bool {
+        self.handshake.renew_keys(peer, keys)
+    }
+
     /// Whether [`bind`](Self::bind) has to be called before the next message is handled.
     pub(crate) fn needs_binding(&self) -> bool {
         self.handshake.needs_binding()

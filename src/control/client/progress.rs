@@ -39,11 +39,13 @@ impl ClientSession {
         let known = self.asked("LetGo", attachment)?;
         let is_critical = known.progress.is_some_and(SlowPolicy::is_critical);
         let is_granted = !matches!(known.step, AttachStep::Attaching);
-        if !is_critical || !is_granted || known.is_let_go || known.topic_ended {
+        // Any subscriber may be revoked; only a critical one is let go, once.
+        let is_due = let_go.reason == LetGoReason::Revoked || is_critical && !known.is_let_go;
+        if !is_due || !is_granted || known.topic_ended {
             return Err(known.wrong("LetGo", attachment));
         }
         known.is_let_go = true;
-        known.topic_ended = let_go.reason == LetGoReason::Overtaken;
+        known.topic_ended = let_go.reason != LetGoReason::Unseen;
         // It crossed the message that detaches.
         let leaving = matches!(known.step, AttachStep::Detaching);
         Ok((!leaving).then_some(ClientEvent::LetGo(let_go)))

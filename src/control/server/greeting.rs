@@ -1,12 +1,14 @@
 //! The beginning of a session: hellos, proofs, and the invitation.
 
+use std::sync::Arc;
+
 use super::{ServerAction, ServerSession, ServerState};
 use crate::control::error::{ControlError, RefuseReason};
 use crate::control::handshake::{Greeted, Invited};
 use crate::control::message::{Hello, Invite, Message};
 use crate::control::proof::Prove;
-use crate::id::TopicName;
-use crate::keyring::{Authority, KeyName};
+use crate::id::{NodeName, TopicName};
+use crate::keyring::{Authority, KeyName, Keys};
 
 /// Refuses an invitation to a topic that no proven key covers.
 const NOT_COVERED: &str = "none of the keys that the publisher's node has proven covers this topic";
@@ -25,6 +27,11 @@ impl ServerSession {
     /// What the peer may do.
     pub(crate) fn authority(&self) -> Authority {
         self.handshake.authority()
+    }
+
+    /// Compares what the peer has proven with the keys that are in force now. Returns whether it may go on.
+    pub(crate) fn renew_keys(&mut self, peer: Option<&NodeName>, keys: &Arc<Keys>) -> bool {
+        self.handshake.renew_keys(peer, keys)
     }
 
     /// Whether the peer may know of this topic, by the keys that it has proven.

@@ -9,6 +9,8 @@ use crate::id::TopicName;
 
 /// Refuses the landing region of a subscriber that was overtaken meanwhile.
 const OVERTAKEN: &str = "the subscriber was overtaken before its landing region was accepted";
+/// Refuses the landing region of a subscriber whose access was revoked meanwhile.
+const REVOKED: &str = "the access of this subscriber was revoked";
 
 impl ServerSession {
     /// Answers `QuerySubscribers`; `None` if there is no such topic.
@@ -22,8 +24,8 @@ impl ServerSession {
         Ok(())
     }
 
-    /// Notifies the peer that the publisher no longer takes the attachment into account. One that was overtaken stays, without its topic,
-    /// until the peer detaches. Sends nothing if the peer is leaving, or the topic has ended.
+    /// Notifies the peer that the publisher no longer takes the attachment into account. One that was overtaken or revoked stays, without its
+    /// topic, until the peer detaches. Sends nothing if the peer is leaving, or the topic has ended.
     pub(crate) fn let_go(
         &mut self,
         attachment: AttachmentId,
@@ -31,15 +33,20 @@ impl ServerSession {
         published: u64,
     ) -> Result<(), ControlError> {
         self.ready()?;
+        let is_over = reason != LetGoReason::Unseen;
         match self.step_mut(attachment)? {
             step @ Step::Attaching(_) => return Err(step.not_possible(attachment)),
             Step::Detaching | Step::TopicEnded { .. } => return Ok(()),
-            step @ (Step::Granted(_) | Step::Exposed) if reason == LetGoReason::Overtaken => {
+            step @ (Step::Granted(_) | Step::Exposed) if is_over => {
                 *step = Step::TopicEnded { published };
             }
-            step @ Step::Exposing if reason == LetGoReason::Overtaken => {
+            step @ Step::Exposing if is_over => {
                 *step = Step::TopicEnded { published };
-                self.send_refused(attachment, RefuseReason::TopicEnded, OVERTAKEN);
+                let (refused, text) = match reason {
+                    LetGoReason::Revoked => (RefuseReason::NotPermitted, REVOKED),
+                    _ => (RefuseReason::TopicEnded, OVERTAKEN),
+                };
+                self.send_refused(attachment, refused, text);
             }
             Step::Granted(_) | Step::Exposing | Step::Exposed => {}
         }

@@ -134,6 +134,15 @@ impl Deferred {
         Self { file: Some(file), closing, background: background.clone() }
     }
 
+    /// Closes a connection at once, unless its unread messages hold descriptors.
+    pub(super) fn close_now(mut self) {
+        if let Some(file) = self.file.take() {
+            // It fails only if the peer is gone.
+            let _ = rustix::net::shutdown(&file, Shutdown::Both);
+            self.background.close(file, self.closing);
+        }
+    }
+
     /// Closes it at once: it is known not to block.
     pub(super) fn close(mut self) {
         drop(self.file.take());
@@ -344,7 +353,7 @@ mod tests {
     fn work_without_a_thread_gets_one_in_the_next_turn_of_the_node() {
         let holder = tempfile::tempdir().unwrap();
         let directory = super::super::directory::RuntimeDirectory::open(&holder.path().join("run")).unwrap();
-        let fabric = super::super::ShmFabric::new(directory);
+        let fabric = super::super::ShmFabric::new(directory, crate::fabric::PlaceLimits::default());
         let workers = [&fabric.background.own, &fabric.background.foreign];
         let (mut end, file) = pipe();
         let (mut other_end, other_file) = pipe();

@@ -19,7 +19,8 @@ use self::background::Background;
 use self::directory::RuntimeDirectory;
 use self::one_sided::ShmRegistered;
 use crate::fabric::{
-    Acceptor, Address, Connection, Exposure, Fabric, FabricError, Intent, NodeListing, Registration,
+    Acceptor, Address, Connection, Exposure, Fabric, FabricError, Intent, NodeListing, PlaceLimits, Places,
+    Registration,
 };
 use crate::id::NodeName;
 use crate::memory::Region;
@@ -34,19 +35,21 @@ const CONNECT: &str = "connect to the node";
 pub(crate) struct ShmFabric {
     directory: RuntimeDirectory,
     background: Background,
+    places: Arc<Places>,
 }
 
 impl ShmFabric {
-    /// Creates a provider whose nodes are found in this directory.
-    pub(crate) fn new(directory: RuntimeDirectory) -> Self {
-        Self { directory, background: Background::default() }
+    /// Creates a provider whose nodes are found in this directory, and have so many places for sessions.
+    pub(crate) fn new(directory: RuntimeDirectory, places: PlaceLimits) -> Self {
+        Self { directory, background: Background::default(), places: Places::new(places) }
     }
 }
 
 impl Fabric for ShmFabric {
-    fn listen(&self, node: &NodeName) -> Result<Box<dyn Acceptor>, FabricError> {
+    fn listen(&self, node: &NodeName) -> Result<Vec<Box<dyn Acceptor>>, FabricError> {
         let claim = self.directory.claim(node)?;
-        Ok(Box::new(socket::ShmListener::bind(claim, node.clone(), &self.background)?))
+        let listener = socket::ShmListener::bind(claim, node.clone(), (&self.background, &self.places))?;
+        Ok(vec![Box::new(listener)])
     }
 
     fn tend(&self) {

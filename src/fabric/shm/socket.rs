@@ -19,21 +19,22 @@ use super::directory::Claim;
 use super::one_sided::{ShmOffer, ShmRegistered};
 use crate::clock::{Clock, SystemClock, saturate};
 use crate::fabric::{
-    Acceptor, Address, Capabilities, Connection, Datagrams, FabricError, Offer, PeerAddress, Placement,
-    Prepared, Received, Registration, RemoteKey, Sent,
+    Acceptor, Address, Capabilities, Connection, Datagrams, FabricError, NoPlace, Offer, PeerAddress, PeerId,
+    Place, Placement, Places, Prepared, Received, Registration, RemoteKey, Sent, TurnedAway,
 };
 use crate::id::NodeName;
 use crate::limits;
 
-/// The backlog: one connection for each possible session, if net.core.somaxconn allows it.
+/// The backlog: one connection for each session, unless the node has more than by default, if net.core.somaxconn allows it.
 const BACKLOG: i32 = 1024;
-const _: () = assert!(BACKLOG as usize == limits::SESSIONS_MAX);
+const _: () = assert!(BACKLOG as usize == limits::SESSIONS_DEFAULT);
 
 /// A node's listening socket.
 #[derive(Debug)]
 pub(super) struct ShmListener {
     socket: Deferred,
     background: Background,
+    places: Arc<Places>,
     node: NodeName,
     /// Removes the socket's file on drop.
     _claim: Claim,
@@ -46,11 +47,17 @@ pub(super) struct ShmConnection {
     background: Background,
     /// Whether this end dialled.
     is_dialling: bool,
+    /// The place of the peer that dialled, or why there is none.
+    place: Result<Option<Place>, NoPlace>,
 }
 
 impl ShmListener {
     /// Listens at the claimed name.
-    pub(super) fn bind(claim: Claim, node: NodeName, background: &Background) -> Result<Self, FabricError> {
+    pub(super) fn bind(
+        claim: Claim,
+        node: NodeName,
+        (background, places): (&Background, &Arc<Places>),
+    ) -> Result<Self, FabricError> {
         let listen = || -> Result<OwnedFd, Errno> {
             let socket = socket(SocketFlags::NONBLOCK)?;
             rustix::net::bind(&socket, &SocketAddrUnix::new(&claim.socket_address)?)?;
@@ -61,7 +68,7 @@ impl ShmListener {
         };
         let socket = listen().map_err(FabricError::system("listen at the node's socket"))?;
         let socket = Deferred::new(socket, Closing::Listener, background);
-        Ok(Self { socket, background: background.clone(), node, _claim: claim })
+        Ok(Self { socket, background: background.clone(), places: Arc::clone(places), node, _claim: claim })
     }
 }
 
@@ -69,7 +76,7 @@ impl Acceptor for ShmListener {
     fn accept(&mut self) -> Result<Option<Box<dyn Connection>>, FabricError> {
         self.background.check_room()?;
         match rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            Ok(socket) => Ok(Some(Box::new(ShmConnection::new(socket, false, &self.background)))),
+            Ok(socket) => self.seat(socket).map(|connection| Some(Box::new(connection) as _)),
             Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Ok(None),
             Err(errno) => Err(FabricError::system("accept a connection")(errno)),
         }
@@ -84,10 +91,31 @@ impl Acceptor for ShmListener {
     }
 }
 
+impl ShmListener {
+    /// Gives the peer of a connection a place, if there is one.
+    fn seat(&self, socket: OwnedFd) -> Result<ShmConnection, FabricError> {
+        let mut connection = ShmConnection::new(socket, false, &self.background);
+        let peer = socket_peercred(&connection.socket).map_err(FabricError::system("identify a peer"))?;
+        let process = u32::try_from(peer.pid.as_raw_nonzero().get()).unwrap_or(0);
+        let peer = PeerId::Process { user: peer.uid.as_raw(), process };
+        let now_ns = SystemClock.monotonic_ns();
+        connection.place = match self.places.take(peer, limits::DIAL_UNITS, now_ns) {
+            Ok(place) => Ok(Some(place)),
+            Err(TurnedAway { is_hasty: true, .. }) => {
+                // Not behind others that wait to be closed: it may dial again at once.
+                connection.socket.close_now();
+                return Err(FabricError::Closed);
+            }
+            Err(TurnedAway { why, .. }) => Err(why),
+        };
+        Ok(connection)
+    }
+}
+
 impl ShmConnection {
     fn new(socket: OwnedFd, is_dialling: bool, background: &Background) -> Self {
         let socket = Deferred::new(socket, Closing::Connection, background);
-        Self { socket, background: background.clone(), is_dialling }
+        Self { socket, background: background.clone(), is_dialling, place: Ok(None) }
     }
 
     /// Connects to the socket at this path. Blocks for up to `timeout` while the backlog is full; `EAGAIN` if it
@@ -212,6 +240,10 @@ impl Connection for ShmConnection {
     fn peer_address(&self) -> PeerAddress {
         let local = |peer: UCred| PeerAddress::Local { user: peer.uid.as_raw(), group: peer.gid.as_raw() };
         socket_peercred(&self.socket).map_or(PeerAddress::Unknown, local)
+    }
+
+    fn place(&self) -> Result<Option<&Place>, NoPlace> {
+        self.place.as_ref().map(Option::as_ref).map_err(|why| *why)
     }
 
     fn prepare(&self, registration: &Arc<Registration>) -> Result<Prepared, FabricError> {

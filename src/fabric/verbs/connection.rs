@@ -1,24 +1,28 @@
 //! The fabric's connections and listeners over verbs.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use super::channel::Channels;
 use super::endpoint::Endpoint;
 use super::error::VerbsError;
-use super::handshake::{ExchangedLink, TcpAcceptor};
+use super::greeting::Rejection;
+use super::handshake::{ExchangedLink, TcpAcceptor, turn_away};
 use super::link::QpLink;
 use super::manager::{CmListener, ManagedLink};
 use super::opened::{Devices, ip_addresses};
 use super::service::Service;
 use super::session::{Session, SessionArrivals};
+use super::sys::CmId;
 use crate::clock::{Clock, SystemClock};
-use crate::fabric::several::together;
+use crate::fabric::wait::together;
 use crate::fabric::{
     Acceptor, Address, ArrivalSource, Capabilities, ChannelReceiver, ChannelSender, Connection, Datagrams,
-    FabricError, PeerAddress, Prepared, Received, Registration, Sent, UnicastSender,
+    FabricError, NoPlace, PeerAddress, PeerId, Place, Places, Prepared, Received, Registration, Sent,
+    TurnedAway, UnicastSender,
 };
+use crate::limits;
 
 /// Attempts to find a port that is free for both connection methods.
 const PORTS_TRIED_MAX: u32 = 16;
@@ -65,6 +69,10 @@ impl Connection for VerbsConnection {
 
     fn peer_address(&self) -> PeerAddress {
         self.session.peer_address().map_or(PeerAddress::Unknown, PeerAddress::Network)
+    }
+
+    fn place(&self) -> Result<Option<&Place>, NoPlace> {
+        Ok(self.session.place())
     }
 
     fn prepare(&self, registration: &Arc<Registration>) -> Result<Prepared, FabricError> {
@@ -125,47 +133,79 @@ pub(super) struct VerbsListener {
     devices: Arc<Devices>,
     service: Arc<Service>,
     channels: Arc<Channels>,
+    places: Arc<Places>,
 }
 
 impl VerbsListener {
     /// Listens at a local address.
     pub(super) fn open(
         at: &SocketAddr,
-        devices: &Arc<Devices>,
-        service: &Arc<Service>,
-        channels: &Arc<Channels>,
+        (devices, service, channels): (&Arc<Devices>, &Arc<Service>, &Arc<Channels>),
+        places: &Arc<Places>,
     ) -> Result<Self, FabricError> {
         let (reception, counter) = listen_both(at, devices)?;
         let readable = together(&[reception.channel.as_fd(), counter.wait_handle()])?;
         service.start()?;
         let (devices, service, channels) = (Arc::clone(devices), Arc::clone(service), Arc::clone(channels));
-        Ok(Self { reception, counter, readable, counter_is_next: false, devices, service, channels })
+        let places = Arc::clone(places);
+        Ok(Self { reception, counter, readable, counter_is_next: false, devices, service, channels, places })
     }
 
     fn accept_managed(&self) -> Result<Option<Box<dyn Connection>>, FabricError> {
-        while let Some(request) = self.reception.next()? {
-            let accepted = ManagedLink::accept(request, &self.devices, SystemClock.monotonic_ns())?;
-            if let Some((link, endpoint)) = accepted {
-                return self.connection(Box::new(link), Some(endpoint)).map(Some);
+        let Some(request) = self.reception.next()? else { return Ok(None) };
+        let (now_ns, peer) =
+            (SystemClock.monotonic_ns(), request.new_id.as_ref().and_then(CmId::peer_address));
+        // Before a queue pair is made.
+        let place = self.seat(peer, now_ns).inspect_err(|TurnedAway { why, .. }| {
+            if let Some(id) = &request.new_id {
+                // It fails if the peer is gone already.
+                let _ = id.reject(&Rejection::NoPlace(*why).emit());
             }
+        });
+        let place = place.map_err(turned_away)?;
+        match ManagedLink::accept(request, &self.devices, now_ns)? {
+            Some((link, endpoint)) => self.connection(Box::new(link), Some(endpoint), place).map(Some),
+            None => Ok(None),
         }
-        Ok(None)
     }
 
     fn accept_exchanged(&self) -> Result<Option<Box<dyn Connection>>, FabricError> {
         let Some(socket) = self.counter.next()? else { return Ok(None) };
-        let link = ExchangedLink::accept(socket, SystemClock.monotonic_ns())?;
-        self.connection(Box::new(link), None).map(Some)
+        let now_ns = SystemClock.monotonic_ns();
+        match self.seat(socket.peer_addr().ok(), now_ns) {
+            Ok(place) => {
+                self.connection(Box::new(ExchangedLink::accept(socket, now_ns)?), None, place).map(Some)
+            }
+            Err(refused) => {
+                if !refused.is_hasty {
+                    turn_away(socket, refused.why);
+                }
+                Err(turned_away(refused))
+            }
+        }
+    }
+
+    /// Gives the peer at this address a place, if there is one.
+    fn seat(&self, peer: Option<SocketAddr>, now_ns: u64) -> Result<Place, TurnedAway> {
+        let peer = peer.map_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED), |peer| peer.ip().to_canonical());
+        self.places.take(PeerId::Host(peer), limits::verbs::DIAL_UNITS, now_ns)
     }
 
     fn connection(
         &self,
         link: Box<dyn QpLink>,
         endpoint: Option<Arc<Endpoint>>,
+        place: Place,
     ) -> Result<Box<dyn Connection>, FabricError> {
         let session = Session::new(&self.devices, link, endpoint)?;
+        session.hold(place);
         Ok(Box::new(VerbsConnection::new(session, &self.service, &self.channels)))
     }
+}
+
+/// The error of a refusal. One that is hasty says nothing.
+fn turned_away(TurnedAway { why, is_hasty }: TurnedAway) -> FabricError {
+    if is_hasty { FabricError::Closed } else { why.into() }
 }
 
 /// Listens for both methods on one port; if it is 0, on a port that is free for both.

@@ -23,6 +23,8 @@ const DEVICE_VARIABLE: &str = "FABRICAST_RDMA_DEVICE";
 const GID_VARIABLE: &str = "FABRICAST_RDMA_GID_INDEX";
 /// The variable with the differentiated services code point of packets.
 const DSCP_VARIABLE: &str = "FABRICAST_RDMA_DSCP";
+/// The variable that says whether a subscriber reads a repository through a memory window of its own.
+const WINDOWS_VARIABLE: &str = "FABRICAST_RDMA_WINDOWS";
 /// Bits of the traffic class behind the code point, for the notification of congestion (RFC 3168, section 5).
 const ECN_BITS: u32 = 2;
 const DSCP_MAX: u8 = 63;
@@ -66,6 +68,8 @@ pub(super) struct Wish {
     pub(super) is_ipv4: Option<bool>,
     /// The traffic class of packets; `None` is that of the system, which is 0 unless an administrator has chosen another.
     pub(super) traffic_class: Option<u8>,
+    /// Whether to do without memory windows.
+    pub(super) without_windows: bool,
 }
 
 /// A port's properties.
@@ -148,7 +152,9 @@ impl Wish {
     pub(super) fn from_environment(address: Option<IpAddr>) -> Result<Self, VerbsError> {
         let of = |variable| std::env::var(variable).ok().filter(|value| !value.is_empty());
         let wish = Self::parse(of(DEVICE_VARIABLE).as_deref(), of(GID_VARIABLE).as_deref(), address)?;
-        Ok(Self { traffic_class: of(DSCP_VARIABLE).as_deref().map(traffic_class).transpose()?, ..wish })
+        let traffic_class = of(DSCP_VARIABLE).as_deref().map(traffic_class).transpose()?;
+        let without_windows = of(WINDOWS_VARIABLE).as_deref().map_or(Ok(false), without_windows)?;
+        Ok(Self { traffic_class, without_windows, ..wish })
     }
 
     fn parse(
@@ -191,6 +197,19 @@ fn traffic_class(dscp: &str) -> Result<u8, VerbsError> {
         value: dscp.to_owned(),
         wanted: "a differentiated services code point from 0 to 63, such as 46",
     })
+}
+
+/// Whether memory windows are switched off.
+fn without_windows(windows: &str) -> Result<bool, VerbsError> {
+    match windows {
+        "on" => Ok(false),
+        "off" => Ok(true),
+        other => Err(VerbsError::Variable {
+            variable: WINDOWS_VARIABLE,
+            value: other.to_owned(),
+            wanted: "on or off",
+        }),
+    }
 }
 
 /// Selects the requested device, or else the first usable one, with port and address.

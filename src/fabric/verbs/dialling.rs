@@ -19,7 +19,7 @@ use super::link::{LinkEvent, QpEnds, QpLink};
 use super::opened::Devices;
 use super::stream::FrameStream;
 use crate::chain::ErrorChain;
-use crate::fabric::{Address, FabricError};
+use crate::fabric::{Address, FabricError, NoPlace};
 use crate::limits::verbs::{CONNECT_DEADLINE_NS, REDIAL_NS};
 
 /// Begins an attempt.
@@ -247,6 +247,7 @@ impl fmt::Debug for DiallingLink {
 /// moment is not: an earlier attempt may have what it takes.
 fn is_answer(error: &FabricError) -> bool {
     match error {
+        FabricError::NoPlace(why) => *why != NoPlace::Haste,
         FabricError::NoSuchNode { .. }
         | FabricError::Verbs(VerbsError::NotANode | VerbsError::OtherAddress { .. }) => true,
         FabricError::Verbs(VerbsError::Refused { why }) => *why != Rejection::NO_ROOM,

@@ -4,13 +4,15 @@
 //! all of them. Receive completions wake the threads that wait for messages; while one waits for wake-ups, those of wake-ups do so too.
 
 mod batch;
+mod exposing;
 mod frame;
 mod long;
 mod tracker;
 mod wakes;
 mod waking;
+mod windows;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -20,18 +22,19 @@ pub(super) use self::frame::{Arrival, BufferedFrame};
 use self::long::LongOperations;
 pub(super) use self::tracker::BatchTracker;
 use self::wakes::OutgoingWakes;
+use self::windows::Windows;
 use super::device;
 use super::error::{Failure, VerbsError};
 use super::opened::OpenDevice;
 use super::silence::Progress;
 use super::sys::{
-    CHAIN_LEN_MAX, CompletionChannel, CompletionQueue, Concern, DeviceUser, MemoryRegion, Operation,
-    ProtectionDomain, QueuePair, QueuePairKind, QueuePairPlan, RemoteAccess, RemoteFlags, SendChain,
-    SendRequest, Status, SysError, WorkCompletion,
+    CHAIN_LEN_MAX, CompletionChannel, CompletionQueue, Concern, DeviceUser, MemoryRegion, MemoryWindow,
+    Operation, ProtectionDomain, QueuePair, QueuePairKind, QueuePairPlan, RemoteAccess, RemoteFlags,
+    SendChain, SendRequest, Status, SysError, WorkCompletion,
 };
 use super::work::{BatchId, WorkTable};
 use crate::clock::{Clock, SystemClock};
-use crate::fabric::{Exposure, FabricError, Placement};
+use crate::fabric::{Exposure, FabricError, Place, Placement};
 use crate::limits;
 use crate::memory::{Protection, Region};
 use crate::sync::atomic::{AtomicU32, Ordering};
@@ -50,6 +53,7 @@ const INLINE_LEN_MIN: u32 = 64;
 /// How long a peer waits after a receiver-not-ready NAK: 0.64 ms. Credits prevent it as long as both ends
 /// count them.
 pub(super) const MIN_RNR_TIMER: u8 = 12;
+const _: () = assert!((RECEIVES + SEND_BUFFERS) as usize * FRAME_LEN == limits::SESSION_LOCKED_LEN);
 /// Pause between two polls of a queue that is being drained.
 const DRAIN_PAUSE: Duration = Duration::from_micros(100);
 
@@ -72,6 +76,8 @@ pub(super) struct Endpoint {
     pub(super) domain: Arc<ProtectionDomain>,
     /// Regions registered in the domain for this endpoint only. `None` if the domain is shared, or the session is over.
     own_regions: Mutex<Option<Vec<Arc<MemoryRegion>>>>,
+    /// The windows through which the peer reads regions.
+    windows: Mutex<Windows>,
     /// Whether the domain is its own.
     pub(super) owns_domain: bool,
     /// Bytes that one operation can move.
@@ -79,6 +85,8 @@ pub(super) struct Endpoint {
     /// Bytes of a packet where packets may be lost; 0 until known.
     packet_len: AtomicU32,
     send_wr_max: u32,
+    /// The place of the peer that dialled, which is free once the queue pair is gone.
+    place: OnceLock<Arc<Place>>,
 }
 
 #[derive(Debug)]
@@ -123,6 +131,8 @@ enum Work {
     Frame { buffer: Option<u16> },
     /// A probe of the peer's host.
     Probe,
+    /// A window that is being bound.
+    Bind { _window: Arc<MemoryWindow> },
     /// A wake-up of the peer.
     Wake { tracker: Arc<BatchTracker> },
 }
@@ -193,10 +203,12 @@ impl Endpoint {
             receive_channel,
             domain: Arc::clone(domain),
             own_regions: Mutex::new(owns_domain.then(Vec::new)),
+            windows: Mutex::default(),
             owns_domain,
             message_len_max: device.message_len_max,
             packet_len: AtomicU32::new(0),
             send_wr_max,
+            place: OnceLock::new(),
         });
         context.users().add(&endpoint);
         Ok(endpoint)
@@ -215,9 +227,10 @@ impl Endpoint {
         // An unreliable queue pair does not retransmit.
         let set = if self.is_reliable() { self.queue_pair.set_min_rnr_timer(MIN_RNR_TIMER) } else { Ok(()) };
         let access = state.exposed.flags(self.is_reliable());
-        set.and_then(|()| self.queue_pair.set_access(access)).or_else(|error| {
+        let set = set.and_then(|()| self.queue_pair.set_access(access)).map_err(FabricError::from);
+        set.and_then(|()| self.bind_exposed(&mut state).map(drop)).or_else(|error| {
             // A queue pair that failed meanwhile accepts no settings and needs none.
-            if state.failure.is_some() { Ok(()) } else { Err(error.into()) }
+            if state.failure.is_some() { Ok(()) } else { Err(error) }
         })
     }
 
@@ -236,6 +249,11 @@ impl Endpoint {
         self.state.lock().is_closed = true;
     }
 
+    /// Holds the place of the peer.
+    pub(super) fn hold(&self, place: &Arc<Place>) {
+        self.place.get_or_init(|| Arc::clone(place));
+    }
+
     /// Keeps a region registered in its private domain, until it is released or the session ends.
     pub(super) fn keep(&self, region: &Arc<MemoryRegion>) -> Result<(), FabricError> {
         let kept = self.own_regions.lock().as_mut().map(|regions| regions.push(Arc::clone(region)));
@@ -252,6 +270,7 @@ impl Endpoint {
     pub(super) fn give_up_all(&self) {
         let regions = self.own_regions.lock().take();
         drop(regions);
+        self.windows.lock().close_all();
     }
 
     /// Returns the inline bytes of a work request.
@@ -448,8 +467,8 @@ impl EndpointState {
                 self.send_buffers.extend(buffer);
             }
             Some(Work::Probe) => self.is_probing = false,
+            Some(Work::Bind { .. }) | None => {}
             Some(Work::Wake { tracker }) => drop(tracker.wakes.fetch_sub(1, Ordering::Relaxed)),
-            None => {}
         }
     }
 }
@@ -486,15 +505,17 @@ impl Drop for Endpoint {
             // Receives need no draining: one that was posted after the peer made the queue pair fail may never
             // complete, and the buffers belong to the endpoint.
             if batches == 0 || is_broken {
-                return;
+                break;
             }
             if SystemClock.monotonic_ns() - began_ns > limits::verbs::DRAIN_NS {
                 // Their memory stays registered until the queue pair is gone, after which the device cannot access it.
                 tracing::warn!(target: "fabricast", batches, "work requests did not complete");
                 self.domain.context().set_keeps_work();
-                return;
+                break;
             }
             SystemClock.pause(DRAIN_PAUSE);
         }
+        // Before the queue pair: destroying one that has windows may wait for them.
+        self.windows.lock().close_all();
     }
 }

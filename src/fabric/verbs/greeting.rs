@@ -3,20 +3,21 @@
 //!
 //! ```text
 //! greeting   "FBC1"  version u8  nonce u64  1: the end that dials writes; 0: it does not, u8
-//! rejection  "FBC1"  version u8  reason u8
+//! rejection  "FBC1"  version u8  reason u8  limit u32, if there is no place
 //! ```
 //!
 //! Numbers are in network byte order. The accepting end greets with the other end's nonce. Padding follows.
 
 #![expect(clippy::big_endian_bytes, reason = "greetings are in network byte order")]
 
-use crate::fabric::FabricError;
+use super::error::VerbsError;
+use crate::fabric::{FabricError, NoPlace};
 
 const MAGIC: [u8; 4] = *b"FBC1";
 const VERSION: u8 = 1;
 /// Bytes of a greeting.
 const GREETING_LEN: usize = 14;
-/// Bytes of a rejection.
+/// Bytes of a rejection, without the limit.
 const REJECTION_LEN: usize = 6;
 
 /// The greeting of both ends.
@@ -38,6 +39,26 @@ pub(super) enum Rejection {
     NoRoom,
     /// The TCP connection comes from another address than its device's.
     OtherAddress,
+    /// There is no place for another session.
+    NoPlace(NoPlace),
+}
+
+/// A peer's reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rejected {
+    /// In words.
+    Why(&'static str),
+    /// It has no place for another session.
+    NoPlace(NoPlace),
+}
+
+impl From<Rejected> for FabricError {
+    fn from(rejected: Rejected) -> Self {
+        match rejected {
+            Rejected::Why(why) => VerbsError::Refused { why }.into(),
+            Rejected::NoPlace(why) => why.into(),
+        }
+    }
 }
 
 impl Greeting {
@@ -72,21 +93,31 @@ impl Rejection {
     pub(super) const NO_ROOM: &'static str = "it is out of resources for another connection";
 
     /// Encodes the rejection.
-    pub(super) fn emit(self) -> [u8; REJECTION_LEN] {
-        let [m0, m1, m2, m3] = MAGIC;
-        let reason = match self {
-            Self::NotANode => 1,
-            Self::Version => 2,
-            Self::NoRoom => 3,
-            Self::OtherAddress => 4,
+    pub(super) fn emit(self) -> Vec<u8> {
+        let (reason, limit) = match self {
+            Self::NotANode => (1, None),
+            Self::Version => (2, None),
+            Self::NoRoom => (3, None),
+            Self::OtherAddress => (4, None),
+            Self::NoPlace(NoPlace::Process { max } | NoPlace::Host { max }) => (5, Some(max)),
+            Self::NoPlace(NoPlace::Shm { max } | NoPlace::Rdma { max }) => (6, Some(max)),
+            Self::NoPlace(NoPlace::Haste) => (7, None),
         };
-        [m0, m1, m2, m3, VERSION, reason]
+        let limit = limit.map(u32::to_be_bytes);
+        MAGIC.into_iter().chain([VERSION, reason]).chain(limit.into_iter().flatten()).collect()
     }
 
-    /// Returns a peer's reason in words; `None` if it gave none, as a peer that exits does.
-    pub(super) fn parse(bytes: &[u8]) -> Option<&'static str> {
-        let [m0, m1, m2, m3, _, reason] = *bytes.first_chunk::<REJECTION_LEN>()?;
+    /// Returns a peer's reason; `None` if it gave none, as a peer that exits does.
+    pub(super) fn parse(bytes: &[u8]) -> Option<Rejected> {
+        let ([m0, m1, m2, m3, _, reason], rest) = bytes.split_first_chunk::<REJECTION_LEN>()?;
+        if [*m0, *m1, *m2, *m3] != MAGIC {
+            return None;
+        }
+        let max = rest.first_chunk().map_or(0, |limit| u32::from_be_bytes(*limit));
         let reason = match reason {
+            5 => return Some(Rejected::NoPlace(NoPlace::Host { max })),
+            6 => return Some(Rejected::NoPlace(NoPlace::Rdma { max })),
+            7 => return Some(Rejected::NoPlace(NoPlace::Haste)),
             1 => "it does not take this end for a node",
             2 => "it has a different version",
             3 => Self::NO_ROOM,
@@ -96,7 +127,7 @@ impl Rejection {
             }
             _ => "for a reason unknown to this version",
         };
-        ([m0, m1, m2, m3] == MAGIC).then_some(reason)
+        Some(Rejected::Why(reason))
     }
 }
 
@@ -142,8 +173,14 @@ mod tests {
             (Rejection::OtherAddress, "(GID)"),
         ] {
             let padded = [rejection.emit().as_slice(), &[0; 142]].concat();
-            assert!(Rejection::parse(&padded).unwrap().contains(word));
+            let Some(Rejected::Why(why)) = Rejection::parse(&padded) else { panic!("no reason") };
+            assert!(why.contains(word));
         }
+        for why in [NoPlace::Host { max: 256 }, NoPlace::Rdma { max: 70_000 }, NoPlace::Haste] {
+            let padded = [Rejection::NoPlace(why).emit().as_slice(), &[0; 138]].concat();
+            assert_eq!(Rejection::parse(&padded), Some(Rejected::NoPlace(why)));
+        }
+        assert_eq!(Rejection::NoPlace(NoPlace::Host { max: 256 }).emit(), b"FBC1\x01\x05\0\0\x01\0");
         assert_eq!(Rejection::parse(&[0; 148]), None);
         assert_eq!(Rejection::parse(b"FBC1\x01"), None);
         assert!(Rejection::parse(b"FBC1\x01\xff").is_some());

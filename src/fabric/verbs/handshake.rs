@@ -22,7 +22,7 @@ use super::manager::{Destination, RETRY_COUNT, RNR_RETRY_COUNT, not_reached};
 use super::opened::Devices;
 use super::stream::{FrameStream, StreamEvent};
 use super::sys::{LinkLayer, QueuePair, QueuePairKind, RemoteFlags, RtrPlan, RtsPlan, SysError};
-use crate::fabric::FabricError;
+use crate::fabric::{FabricError, NoPlace};
 use crate::limits;
 
 /// One end of a connection made by an exchange.
@@ -179,7 +179,7 @@ impl ExchangedLink {
     /// Handles the answer of a dialled peer.
     fn on_answer(&mut self, frame: &[u8]) -> Result<LinkEvent, FabricError> {
         if let Some(why) = Rejection::parse(frame) {
-            return Err(VerbsError::Refused { why }.into());
+            return Err(why.into());
         }
         let far =
             QpInfo::parse(frame).ok().filter(|far| far.kind == self.kind).ok_or(VerbsError::NotANode)?;
@@ -425,6 +425,19 @@ impl TcpAcceptor {
     /// Readable when a connection is waiting.
     pub(super) fn wait_handle(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
+    }
+}
+
+/// Closes a connection for which there is no place, and says why, as far as that needs no wait.
+pub(super) fn turn_away(socket: TcpStream, why: NoPlace) {
+    let told = FrameStream::new(socket).and_then(|mut stream| {
+        stream.send(&Rejection::NoPlace(why).emit())?;
+        // What is left unread would have the kernel reset the connection.
+        let _ = stream.receive();
+        stream.socket.shutdown(Shutdown::Write)
+    });
+    if let Err(error) = told {
+        tracing::trace!(target: "fabricast", %error, "the peer cannot be notified");
     }
 }
 

@@ -4,6 +4,8 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
+use rustix::io::Errno;
+
 use super::endpoint::Endpoint;
 use super::error::VerbsError;
 use super::greeting::{Greeting, Rejection};
@@ -97,7 +99,8 @@ impl ManagedLink {
         Ok(Self { id, channel, phase: CmPhase::Resolving, dialled, greeting, deadline_ns })
     }
 
-    /// Accepts a peer's connection request. `None` if it was rejected, because the peer is not a node.
+    /// Accepts a peer's connection request. `None` if it was rejected, because the peer is not a node, or if the peer has given it up:
+    /// one that has no answer soon makes another.
     pub(super) fn accept(
         request: CmEvent,
         devices: &Devices,
@@ -115,10 +118,14 @@ impl ManagedLink {
         };
         let (reads_served, reads) = (request.responder_resources, request.initiator_depth);
         let accepted = Self::accept_with(&id, devices, greeting, (reads_served, reads));
-        let (channel, endpoint) = accepted.inspect_err(|_| {
-            // It fails if the peer is gone already.
-            let _ = id.reject(&Rejection::NoRoom.emit());
-        })?;
+        let (channel, endpoint) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // A request that was given up accepts nothing, not even that it is rejected.
+                let is_gone = id.reject(&Rejection::NoRoom.emit()).is_err() && is_invalid(&error);
+                return if is_gone { Ok(None) } else { Err(error) };
+            }
+        };
         let deadline_ns = now_ns.saturating_add(limits::verbs::CONNECT_DEADLINE_NS);
         let link = Self { id, channel, phase: CmPhase::Accepting, dialled: None, greeting, deadline_ns };
         Ok(Some((link, endpoint)))
@@ -231,7 +238,7 @@ impl ManagedLink {
             (REJECTED_NO_LISTENER, _, Some(dialled)) => {
                 Err(FabricError::NoSuchNode { address: dialled.address.clone() })
             }
-            (REJECTED_BY_PEER, Some(why), _) => Err(VerbsError::Refused { why }.into()),
+            (REJECTED_BY_PEER, Some(why), _) => Err(why.into()),
             // A node that ends says nothing.
             (REJECTED_BY_PEER, None, _) if event.private_data.iter().any(|byte| *byte != 0) => {
                 Err(VerbsError::NotANode.into())
@@ -248,6 +255,12 @@ impl ManagedLink {
         self.phase = CmPhase::Over;
         LinkEvent::Over
     }
+}
+
+/// Whether an argument of a call was out of range, as an object is that is in no state for the call.
+fn is_invalid(error: &FabricError) -> bool {
+    let FabricError::Verbs(VerbsError::Call { source, .. }) = error else { return false };
+    source.raw_os_error() == Some(Errno::INVAL.raw_os_error())
 }
 
 impl QpLink for ManagedLink {

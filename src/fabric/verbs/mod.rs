@@ -57,7 +57,8 @@ use self::session::Session;
 use self::sys::{QueuePairKind, SysError};
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::{
-    Acceptor, Address, Connection, Exposure, Fabric, FabricError, Group, Intent, RdmaConnect, Registration,
+    Acceptor, Address, Connection, Exposure, Fabric, FabricError, Group, Intent, PlaceLimits, Places,
+    RdmaConnect, Registration,
 };
 use crate::id::NodeName;
 use crate::memory::Region;
@@ -71,6 +72,8 @@ pub(crate) struct VerbsConfig {
     pub(crate) connect: RdmaConnect,
     /// The multicast group for all channels of this process; otherwise each channel has a random one.
     pub(crate) notice_group: Option<Group>,
+    /// How many places for sessions a node has.
+    pub(crate) places: PlaceLimits,
 }
 
 /// The provider for RDMA verbs.
@@ -81,6 +84,7 @@ pub(crate) struct VerbsFabric {
     devices: Arc<Devices>,
     channels: Arc<Channels>,
     service: Arc<Service>,
+    places: Arc<Places>,
 }
 
 impl VerbsFabric {
@@ -90,18 +94,20 @@ impl VerbsFabric {
         let channels = Channels::new(&devices, config.notice_group);
         let service = Service::new(&devices)?;
         let listen = config.listen.map(|address| manager::resolve(&address)).transpose()?;
-        Ok(Self { listen, connect: config.connect, devices, channels, service })
+        let places = Places::new(config.places);
+        Ok(Self { listen, connect: config.connect, devices, channels, service, places })
     }
 
     /// Listens at this address instead of the configured one.
     pub(crate) fn listen_at(&self, at: &SocketAddr) -> Result<Box<dyn Acceptor>, FabricError> {
-        Ok(Box::new(VerbsListener::open(at, &self.devices, &self.service, &self.channels)?))
+        let made_with = (&self.devices, &self.service, &self.channels);
+        Ok(Box::new(VerbsListener::open(at, made_with, &self.places)?))
     }
 }
 
 impl Fabric for VerbsFabric {
-    fn listen(&self, _: &NodeName) -> Result<Box<dyn Acceptor>, FabricError> {
-        self.listen_at(&self.listen.ok_or(VerbsError::NoListenAddress)?)
+    fn listen(&self, _: &NodeName) -> Result<Vec<Box<dyn Acceptor>>, FabricError> {
+        Ok(vec![self.listen_at(&self.listen.ok_or(VerbsError::NoListenAddress)?)?])
     }
 
     /// Returns at once: the session waits for the peer's answer within its own deadline.

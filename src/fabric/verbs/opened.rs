@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::device::{Device, Wish, ip_address};
 use super::error::VerbsError;
-use super::sys::{CmId, Context, LinkLayer, ProtectionDomain, SysError};
+use super::sys::{CmId, Context, LinkLayer, MemoryWindow, ProtectionDomain, SysError};
 use crate::fabric::FabricError;
 use crate::limits;
 
@@ -31,6 +31,8 @@ pub(super) struct OpenDevice {
     pub(super) ack_timeout: u8,
     /// See [`Wish::traffic_class`].
     pub(super) traffic_class: Option<u8>,
+    /// Whether peers read regions through memory windows.
+    has_windows: bool,
 }
 
 /// The timeout of soft-RoCE: 67 ms. It repeats packets for ever, and the session ends the connection after
@@ -44,18 +46,21 @@ const ACK_TIMEOUT: u8 = 16;
 const _: () = assert!(8 * (4096 << ACK_TIMEOUT) > limits::verbs::SILENCE_NS + limits::verbs::QUIET_NS);
 
 impl OpenDevice {
-    fn new(context: &Arc<Context>, traffic_class: Option<u8>) -> Result<Self, VerbsError> {
+    fn new(context: &Arc<Context>, wish: &Wish) -> Result<Self, VerbsError> {
+        let has_windows =
+            !wish.without_windows && MemoryWindow::are_supported(&*ProtectionDomain::allocate(context)?)?;
         let attributes = context.attributes()?;
         let reads = |device: u32| u8::try_from(device).unwrap_or(u8::MAX).min(limits::verbs::READS_MAX);
         Ok(Self {
             context: Arc::clone(context),
-            serving: ProtectionDomain::allocate(context)?,
+            serving: allocate(context, has_windows)?,
             sends_max: limits::verbs::SENDS_MAX.min(attributes.qp_wr_max).min(attributes.cqe_max),
             message_len_max: context.message_len_max()?,
             reads_served_max: reads(attributes.qp_rd_atom_max),
             reads_max: reads(attributes.qp_init_rd_atom_max),
             ack_timeout: if attributes.is_soft { SOFT_ACK_TIMEOUT } else { ACK_TIMEOUT },
-            traffic_class,
+            traffic_class: wish.traffic_class,
+            has_windows,
         })
     }
 }
@@ -72,8 +77,13 @@ impl OpenDevice {
     /// The protection domain of a new connection: a private one if its peer may be granted write access, so that no other
     /// peer reaches those regions; otherwise the shared one.
     pub(super) fn domain_for(&self, writes: bool) -> Result<Arc<ProtectionDomain>, SysError> {
-        if writes { ProtectionDomain::allocate(&self.context) } else { Ok(Arc::clone(&self.serving)) }
+        if writes { allocate(&self.context, self.has_windows) } else { Ok(Arc::clone(&self.serving)) }
     }
+}
+
+/// A domain for sessions.
+fn allocate(context: &Arc<Context>, has_windows: bool) -> Result<Arc<ProtectionDomain>, SysError> {
+    if has_windows { ProtectionDomain::with_windows(context) } else { ProtectionDomain::allocate(context) }
 }
 
 /// The devices that one fabric uses.
@@ -121,7 +131,7 @@ impl Devices {
         if let Some(known) = opened.iter().find(|known| known.context.is_same(context)) {
             return Ok(Arc::clone(known));
         }
-        let device = Arc::new(OpenDevice::new(context, self.wish.traffic_class)?);
+        let device = Arc::new(OpenDevice::new(context, &self.wish)?);
         opened.push(Arc::clone(&device));
         Ok(device)
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 use super::device;
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, Posted};
 use super::message::Descriptor;
 use super::sys::{MemoryRegion, ProtectionDomain, RemoteAccess};
 use crate::fabric::{Exposure, FabricError, Registered};
@@ -28,6 +28,8 @@ struct RegionRegistrations {
     owned: Vec<Owned>,
     /// The endpoints it was sent over.
     exposed_to: Vec<Weak<Endpoint>>,
+    /// The endpoints whose peers have a window to it.
+    windowed: Vec<Weak<Endpoint>>,
 }
 
 /// A registration in the protection domain of one endpoint, which keeps it.
@@ -76,7 +78,7 @@ impl VerbsRegistered {
 
     /// Returns what the peer of this endpoint needs to access it, if it is registered for that.
     pub(super) fn known(&self, endpoint: &Arc<Endpoint>) -> Result<Option<Descriptor>, FabricError> {
-        Ok(self.find(endpoint)?.map(|region| self.described(&region)))
+        self.find(endpoint)?.map(|region| self.described(endpoint, &region)).transpose()
     }
 
     fn find(&self, endpoint: &Arc<Endpoint>) -> Result<Option<Arc<MemoryRegion>>, FabricError> {
@@ -93,24 +95,46 @@ impl VerbsRegistered {
 
     /// Returns what the peer of this endpoint needs to access it.
     pub(super) fn descriptor(&self, endpoint: &Arc<Endpoint>) -> Result<Descriptor, FabricError> {
-        Ok(self.described(self.local(endpoint)?.as_ref()))
+        self.described(endpoint, &self.local(endpoint)?)
     }
 
-    fn described(&self, region: &MemoryRegion) -> Descriptor {
-        let (address, key, len) = (region.iova(), region.remote_key(), self.region.len() as u64);
-        Descriptor { exposure: self.exposure, address, key, len }
+    fn described(
+        &self,
+        endpoint: &Arc<Endpoint>,
+        region: &Arc<MemoryRegion>,
+    ) -> Result<Descriptor, FabricError> {
+        let key = match self.is_windowed(endpoint) {
+            false => region.remote_key(),
+            true => {
+                let window = endpoint.window(region)?;
+                let mut held = self.held.lock();
+                held.windowed.retain(|peer| peer.strong_count() > 0);
+                if !is_among(&held.windowed, endpoint) {
+                    held.windowed.push(Arc::downgrade(endpoint));
+                }
+                window.remote_key()
+            }
+        };
+        let (address, len) = (region.iova(), self.region.len() as u64);
+        Ok(Descriptor { exposure: self.exposure, address, key, len })
     }
 
-    /// Grants the peer of this endpoint access.
-    pub(super) fn expose(&self, endpoint: &Arc<Endpoint>) -> Result<(), FabricError> {
+    /// Whether the peer of this endpoint reads it through a window.
+    fn is_windowed(&self, endpoint: &Endpoint) -> bool {
+        self.exposure == Exposure::Read && endpoint.has_windows()
+    }
+
+    /// Grants the peer of this endpoint access, once it is registered. [`Posted::NoRoom`] if that is to be repeated.
+    pub(super) fn expose(&self, endpoint: &Arc<Endpoint>) -> Result<Posted, FabricError> {
         let mut held = self.held.lock();
         held.exposed_to.retain(|peer| peer.strong_count() > 0);
-        if held.exposed_to.iter().any(|peer| peer.as_ptr() == Arc::as_ptr(endpoint)) {
-            return Ok(());
+        if !is_among(&held.exposed_to, endpoint) {
+            endpoint.expose(self.exposure)?;
+            held.exposed_to.push(Arc::downgrade(endpoint));
         }
-        endpoint.expose(self.exposure)?;
-        held.exposed_to.push(Arc::downgrade(endpoint));
-        Ok(())
+        let windowed = held.known(endpoint).filter(|_| self.is_windowed(endpoint));
+        drop(held);
+        windowed.map_or(Ok(Posted::Yes), |region| endpoint.open_window(&region))
     }
 
     /// Revokes the access of this endpoint's peer.
@@ -121,10 +145,15 @@ impl VerbsRegistered {
         if held.exposed_to.len() < known {
             endpoint.withdraw(self.exposure);
         }
+        held.windowed.retain(|peer| peer.as_ptr() != Arc::as_ptr(endpoint));
+        if let Some(region) = held.known(endpoint) {
+            endpoint.close_window(&region);
+        }
     }
 
     fn register_in(&self, domain: &Arc<ProtectionDomain>) -> Result<Arc<MemoryRegion>, FabricError> {
         let access = match self.exposure {
+            Exposure::Read if domain.has_windows() => RemoteAccess::Window,
             Exposure::Read => RemoteAccess::Read,
             Exposure::Write => RemoteAccess::Write,
         };
@@ -143,11 +172,21 @@ impl RegionRegistrations {
     }
 }
 
+fn is_among(peers: &[Weak<Endpoint>], endpoint: &Arc<Endpoint>) -> bool {
+    peers.iter().any(|peer| peer.as_ptr() == Arc::as_ptr(endpoint))
+}
+
 impl Registered for VerbsRegistered {}
 
 impl Drop for VerbsRegistered {
     fn drop(&mut self) {
         let held = self.held.get_mut();
+        // A device keeps memory registered that has windows.
+        for endpoint in held.windowed.iter().filter_map(Weak::upgrade) {
+            if let Some(region) = held.known(&endpoint) {
+                endpoint.close_window(&region);
+            }
+        }
         // Deregister the memory first, then drop the access rights to it.
         held.shared.clear();
         for Owned { endpoint, region } in held.owned.drain(..) {

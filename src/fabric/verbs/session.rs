@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use rustix::event::epoll;
 
 pub(super) use self::arrivals::SessionArrivals;
-use super::endpoint::{BufferedFrame, Endpoint};
+use super::endpoint::{BufferedFrame, Endpoint, Posted};
 use super::error::{Failure, VerbsError};
 use super::link::{LinkEvent, QpLink};
 use super::message::{Descriptor, Frame, Inbound, Malformed, Message, Outbound};
@@ -23,10 +23,10 @@ use super::opened::Devices;
 use super::region::VerbsRegistered;
 use super::silence::{Silence, SilenceCheck};
 use super::stream::FrameStream;
-use crate::fabric::several::together;
+use crate::fabric::wait::together;
 use crate::fabric::{
-    ArrivalSignals, Capabilities, FabricError, Offer, Placement, Prepared, Received, Registration, RemoteKey,
-    Sent, Waker,
+    ArrivalSignals, Capabilities, FabricError, Offer, Place, Placement, Prepared, Received, Registration,
+    RemoteKey, Sent, Waker,
 };
 use crate::limits;
 use crate::memory::WORD;
@@ -48,6 +48,8 @@ pub(super) struct Session {
     events: OwnedFd,
     /// Set once the device is known.
     endpoint: OnceLock<Arc<Endpoint>>,
+    /// The place of the peer that dialled.
+    place: OnceLock<Arc<Place>>,
     /// What the peer's writes wake.
     signals: ArrivalSignals,
     /// Threads that wait at the endpoint's channel in place of the owner.
@@ -139,6 +141,7 @@ impl Session {
             waker,
             events,
             endpoint: OnceLock::new(),
+            place: OnceLock::new(),
             signals: ArrivalSignals::default(),
             borrowers: Mutex::default(),
             state: Mutex::new(SessionState {
@@ -219,7 +222,9 @@ impl Session {
             (Some(registration), Some(endpoint)) => {
                 let entry = registered(registration)?;
                 let descriptor = entry.descriptor(endpoint)?;
-                entry.expose(endpoint)?;
+                if entry.expose(endpoint)? == Posted::NoRoom {
+                    return Ok(Sent::Full);
+                }
                 Some(descriptor)
             }
         };
@@ -262,10 +267,12 @@ impl Session {
 
     /// Returns its capabilities, known once the endpoint exists.
     pub(super) fn capabilities(&self) -> Capabilities {
-        let placement = self.endpoint.get().map_or_else(Placement::default, |endpoint| endpoint.placement());
+        let endpoint = self.endpoint.get();
+        let placement = endpoint.map_or_else(Placement::default, |endpoint| endpoint.placement());
+        let withdraws_one = endpoint.is_some_and(|endpoint| endpoint.has_windows());
         let state = self.state.lock();
         let (is_dialled_to_write, is_connecting) = (state.link.is_dialled_to_write(), !state.is_established);
-        Capabilities { placement, shares_memory: false, is_dialled_to_write, is_connecting }
+        Capabilities { placement, shares_memory: false, is_dialled_to_write, is_connecting, withdraws_one }
     }
 
     /// Marks the owner gone. What it sent is still delivered, within a deadline.
@@ -428,6 +435,7 @@ impl Session {
 
     fn adopt(&self, endpoint: Arc<Endpoint>) -> Result<(), FabricError> {
         let endpoint = self.endpoint.get_or_init(|| endpoint);
+        self.place.get().into_iter().for_each(|place| endpoint.hold(place));
         let data = epoll::EventData::new_u64(0);
         let added = epoll::add(&self.readable, endpoint.wait_handle(), data, epoll::EventFlags::IN);
         added.map_err(FabricError::system("wait for a peer"))

@@ -19,6 +19,7 @@ mod queue_pair;
 mod region;
 #[cfg(test)]
 mod tests;
+mod window;
 mod work;
 
 use std::ffi::c_int;
@@ -43,6 +44,7 @@ use queue_pair::QueuePairState;
 pub(super) use queue_pair::{QueuePair, QueuePairKind, QueuePairPlan, RemoteFlags, RtrPlan, RtsPlan};
 pub(super) use region::{MemoryRegion, RemoteAccess};
 use rustix::io::Errno;
+pub(super) use window::MemoryWindow;
 pub(super) use work::{
     CHAIN_LEN_MAX, Operation, ReceiveRequest, Receiver, Remote, SendChain, SendRequest, Slice,
 };

@@ -29,6 +29,7 @@ use crate::subscriber::SubscriberError;
 use crate::sync::atomic::AtomicU64;
 use crate::testkit::fabric::{Network, Reach};
 
+mod accepting;
 mod idle;
 mod stopping;
 
@@ -49,7 +50,7 @@ fn queued_messages_are_retried_soon() {
     let mut peer = ClientSession::connect(0, core.greeting_without_keys(), u64::MAX);
     let hello = peer.next_message().unwrap().bytes;
     assert!(driver.wait_time() > TEND_AGAIN);
-    let served = Served::new(&core, Box::new(Scripted::full(hello)), 0, true).unwrap();
+    let served = Served::new(&core, Box::new(Scripted::full(hello)), 0).unwrap();
     serve(&mut driver, served);
     driver.turn();
     assert_eq!(driver.wait_time(), TEND_AGAIN);
@@ -178,7 +179,7 @@ fn peer_with_stalled_writes_delays_no_other_end() {
     for attaches in [true, false, false] {
         let client = ClientSession::connect(0, core.greeting_without_keys(), u64::MAX);
         let peer = Box::new(Peer { client, attaches, ready: woken() });
-        serve(&mut driver, Served::new(&core, peer, 0, true).unwrap());
+        serve(&mut driver, Served::new(&core, peer, 0).unwrap());
     }
     for _ in 0..8 {
         driver.wait_for(Duration::ZERO);
@@ -551,7 +552,7 @@ fn listeners_of_a_failed_node_get_an_error() {
     let (fabric, fails) = (Arc::new(network.fabric(&name)), Arc::new(Waker::new().unwrap()));
     let (shared, mut driver) =
         assemble((Some(name), None), fabric, Arc::new(SystemClock), Arc::new(TracingSink)).unwrap();
-    driver.agenda.forget(LISTENER_KEY, driver.listener.take().unwrap().wait_handle());
+    driver.agenda.forget(LISTENER_KEY, driver.listeners.remove(&LISTENER_KEY).unwrap().wait_handle());
     driver.listen(Box::new(Faulty(Arc::clone(&fails)))).unwrap();
     let thread = DriverThread::start(driver).unwrap();
     let node = Node::new(shared, Some(thread));

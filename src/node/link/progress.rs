@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Attached, Link, LinkAttachment, LinkError, LinkState, Ticket};
-use crate::control::{LetGo, LetGoReason, RegionKind, SubscriberPage};
+use crate::control::{ControlError, LetGo, LetGoReason, RegionKind, SubscriberPage};
 use crate::event::Event;
 use crate::fabric::{Exposure, Registration};
 use crate::id::{Sequence, SlowPolicy, TopicName};
@@ -85,15 +85,25 @@ impl LinkState {
     pub(super) fn take_let_go(&mut self, LetGo { attachment, reason, .. }: LetGo, now_ns: u64) {
         let Some(attached) = self.attachments.get(&attachment) else { return };
         attached.gating.store(false, Ordering::Relaxed);
+        if reason == LetGoReason::Revoked {
+            // A READ of what was revoked would end the session for all attachments.
+            attached.shut.store(true, Ordering::Release);
+        }
         let topic = attached.topic.clone();
+        let revoked = ControlError::Revoked { topic: topic.clone() };
         if let Some(peer) = self.peer.as_ref().map(|peer| peer.node.clone()) {
             self.told.push_back(match reason {
                 LetGoReason::Unseen => Event::LetGo { peer, topic },
                 LetGoReason::Overtaken => Event::Overtaken { peer, topic },
+                LetGoReason::Revoked => Event::Revoked { peer, topic },
             });
         }
-        if reason == LetGoReason::Overtaken {
-            self.finish(attachment, TopicEnd::Overtaken { last: Sequence::NONE }, now_ns);
+        match reason {
+            LetGoReason::Unseen => {}
+            LetGoReason::Overtaken => {
+                self.finish(attachment, TopicEnd::Overtaken { last: Sequence::NONE }, now_ns);
+            }
+            LetGoReason::Revoked => self.finish(attachment, TopicEnd::Gone { error: revoked }, now_ns),
         }
     }
 }

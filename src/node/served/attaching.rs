@@ -15,7 +15,7 @@ use crate::keyring::Right;
 use crate::limits;
 use crate::node::core::NodeCore;
 use crate::node::invitation::Pending;
-use crate::node::serving::Serving;
+use crate::node::serving::{LandingShare, Serving};
 use crate::publisher::{ExposedLanding, PublishedTopic};
 use crate::sync::atomic::Ordering;
 
@@ -144,7 +144,7 @@ impl Served {
     }
 
     /// The peer, as an admission sees it.
-    fn subscriber(&self, core: &NodeCore, topic: &TopicName) -> Peer {
+    pub(super) fn subscriber(&self, core: &NodeCore, topic: &TopicName) -> Peer {
         Peer {
             node: self.peer.as_ref().unwrap_or(&core.identity.node).clone(),
             process: self.process,
@@ -231,13 +231,23 @@ impl Served {
             return Err(Objection::new(reason, reason.advice()));
         }
         let len = topic.geometry.region_len();
-        let (held, max) = (self.landing_len(id), limits::LANDING_LEN_PER_SESSION_MAX);
+        let (held, peer_limits) = (self.landing_len(id), &serving.core.guard.limits);
+        let max = peer_limits.landing_len_per_session;
         if len > max.saturating_sub(held) {
             let text = format!(
-                "the session has {held} bytes of landing regions and may have {max}: {len} more are too many"
+                "the session has {held} bytes of landing regions and may have {max}, {len} more are too many: raise \
+                 PeerLimits::landing_len_per_session there"
             );
             return Err(unfit(&text));
         }
+        let Some(share) = LandingShare::take(&serving.landings, len, peer_limits.landing_len) else {
+            let max = peer_limits.landing_len;
+            let text = format!(
+                "the sessions of the node may have {max} bytes of landing regions, {len} more are too many: raise \
+                 PeerLimits::landing_len there"
+            );
+            return Err(unfit(&text));
+        };
         let remote = offer.open_write(len).map_err(|error| unfit(&ErrorChain(&error).to_string()))?;
         let attachment = self.attachments.get_mut(&id).ok_or_else(|| unfit(""))?;
         (attachment.revocation, attachment.announcer) = (Some(remote.revocation()), remote.announcer());
@@ -255,6 +265,7 @@ impl Served {
             attachment.closed.store(true, Ordering::Relaxed);
             return Err(objection);
         }
+        attachment.landing = Some(share);
         attachment.tell(&serving.core, self.peer.as_ref());
         self.beginning.insert(id);
         // The node keeps its landing region until the publisher takes it.

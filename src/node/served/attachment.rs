@@ -8,6 +8,7 @@ use crate::id::{Delivery, KindOptions, NodeName, Sequence, TopicName};
 use crate::limits;
 use crate::metrics::Gauge;
 use crate::node::core::NodeCore;
+use crate::node::serving::LandingShare;
 use crate::publisher::{NoticeRegistration, PublishedTopic, TopicSubscriber, Unfinished, WakeRegistration};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
@@ -26,6 +27,8 @@ pub(super) struct ServedAttachment {
     pub(super) closed: Arc<AtomicBool>,
     /// Revokes the writes to it. The peer withdraws it once notified that writing has stopped.
     pub(super) revocation: Option<Arc<dyn Revocation>>,
+    /// Its share of what landing regions may take.
+    pub(super) landing: Option<LandingShare>,
     /// Has the writes to it wake the peer.
     pub(super) announcer: Option<Arc<dyn ArrivalAnnouncer>>,
     /// It is counted among the topic's subscribers.
@@ -88,6 +91,7 @@ impl ServedAttachment {
             granted: Sequence::NONE,
             closed: Arc::default(),
             revocation: None,
+            landing: None,
             announcer: None,
             counted: false,
             wake_word: None,

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use crate::chain::ErrorChain;
 use crate::control::{Heard, NoticeChannel, NoticesBy, TicketBytes};
 use crate::event::Event;
-use crate::fabric::{Connection, Datagrams, Exposure, FabricError, UnicastSender};
+use crate::fabric::{Connection, Datagrams, Exposure, FabricError, PeerAddress, UnicastSender};
 use crate::id::{Delivery, NodeName};
 use crate::limits;
 use crate::memory::{Protection, Region};
@@ -117,7 +117,7 @@ impl Audience {
             return;
         }
         self.confirmed_ns = Some(now_ns);
-        match add_unicast(datagrams, sender, self.return_ticket.as_bytes()) {
+        match add_unicast((connection.peer_address(), datagrams), sender, self.return_ticket.as_bytes()) {
             Ok(unicast) => self.unicast = Some(unicast),
             // The peer reads by its timer, and unicast is tried again later.
             Err(error) => {
@@ -146,12 +146,12 @@ impl Audience {
 
 /// Adds unicast to the receiver with this ticket.
 fn add_unicast(
-    datagrams: &dyn Datagrams,
+    (peer, datagrams): (PeerAddress, &dyn Datagrams),
     sender: &NoticeSender,
     return_ticket: &[u8],
 ) -> Result<Arc<dyn UnicastSender>, NoticeError> {
     let unicast = datagrams.unicast_sender(return_ticket)?;
-    sender.add_unicast(Arc::clone(&unicast))?;
+    sender.add_unicast(peer, Arc::clone(&unicast))?;
     Ok(unicast)
 }
 

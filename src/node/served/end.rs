@@ -2,7 +2,7 @@
 
 use super::Served;
 use crate::chain::ErrorChain;
-use crate::control::{ControlError, EndSummary};
+use crate::control::{ControlError, EndSummary, RefuseReason};
 use crate::event::Event;
 use crate::fabric::FabricError;
 use crate::id::NodeName;
@@ -21,6 +21,7 @@ impl Served {
         self.beginning.clear();
         self.ending.clear();
         self.leaving.clear();
+        self.revoked.clear();
         self.ended.clear();
         self.closing = true;
         if let Some(invitation) = self.invitation.take() {
@@ -33,6 +34,7 @@ impl Served {
         let is_innocent = match result {
             Err(ControlError::Disconnected | ControlError::Broken { .. }) => peer.is_some() || is_connecting,
             Err(ControlError::Deadline { .. }) => is_connecting,
+            Err(ControlError::Rejected { reason: RefuseReason::Idle }) => true,
             _ => false,
         };
         if let Err(error) = result

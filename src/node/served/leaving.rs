@@ -21,7 +21,7 @@ impl Served {
         id: AttachmentId,
         counts: SubscriberCounts,
     ) -> Option<ServedAttachment> {
-        let attachment = self.attachments.remove(&id)?;
+        let Some(attachment) = self.attachments.remove(&id) else { return self.take_revoked(id) };
         attachment.leave();
         attachment.closed.store(true, Ordering::Relaxed);
         if attachment.delivery == Delivery::Pull {
@@ -48,7 +48,7 @@ impl Served {
     }
 
     /// Withdraws a topic's repository, unless another attachment of the peer reads it.
-    fn withdraw(&mut self, topic: &Arc<PublishedTopic>) {
+    pub(super) fn withdraw(&mut self, topic: &Arc<PublishedTopic>) {
         let mut living = self.attachments.values().filter(|it| it.delivery == Delivery::Pull);
         let mut ended = self.ended.values().filter_map(|it| it.kept.as_ref());
         let is_read = living.any(|it| Arc::ptr_eq(&it.topic, topic))

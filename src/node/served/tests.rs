@@ -1,7 +1,7 @@
 //! Sessions whose connections or regions fail.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
@@ -9,8 +9,8 @@ use super::*;
 use crate::control::{AttachOptions, ClientEvent, ClientSession, EndReason, SubscriberCounts};
 use crate::event::EventSink;
 use crate::fabric::{
-    ByteRange, Capabilities, Completion, Datagrams, NothingToRevoke, Placement, Prepared, Registration,
-    RemoteKey, RemoteRead, RemoteWrite, Revocation, Sent, Waker, Write,
+    ByteRange, Capabilities, Completion, Datagrams, NoPlace, NothingToRevoke, PlaceLimits, Placement, Places,
+    Prepared, Registration, RemoteKey, RemoteRead, RemoteWrite, Revocation, Sent, Waker, Write,
 };
 use crate::id::{Delivery, KindOptions, SlowPolicy};
 use crate::layout::progress::PROGRESS_LEN;
@@ -21,6 +21,8 @@ use crate::payload::Raw;
 use crate::publisher::StatePublisher;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::testkit::fabric::{Network, Reach};
+
+mod tenure;
 
 #[derive(Debug, Default)]
 struct Recorder(Mutex<Vec<Event>>);
@@ -53,7 +55,7 @@ pub(in crate::node) struct Line {
 
 /// One end of a connection.
 #[derive(Clone, Debug)]
-pub(in crate::node) struct Scripted(Arc<Mutex<Line>>, Arc<Waker>);
+pub(in crate::node) struct Scripted(Arc<Mutex<Line>>, Arc<Waker>, Arc<OnceLock<Place>>);
 
 /// A handle that is always readable.
 pub(in crate::node) fn woken() -> Waker {
@@ -64,7 +66,7 @@ pub(in crate::node) fn woken() -> Waker {
 
 impl Scripted {
     fn new(line: Line) -> Self {
-        Self(Arc::new(Mutex::new(line)), Arc::new(woken()))
+        Self(Arc::new(Mutex::new(line)), Arc::new(woken()), Arc::default())
     }
 
     /// A connection that accepts no messages, with this one to be received.
@@ -99,6 +101,10 @@ impl Connection for Scripted {
 
     fn capabilities(&self) -> Capabilities {
         self.0.lock().capabilities
+    }
+
+    fn place(&self) -> Result<Option<&Place>, NoPlace> {
+        Ok(self.2.get())
     }
 
     fn datagrams(&self) -> Option<&dyn Datagrams> {
@@ -198,6 +204,8 @@ struct Setup {
     node: Node,
     recorder: Arc<Recorder>,
     line: Arc<Mutex<Line>>,
+    /// The peer's place, if it needs one.
+    place: Arc<OnceLock<Place>>,
     served: Served,
     client: ClientSession,
 }
@@ -213,9 +221,9 @@ impl Setup {
         let node = Node::new(shared, None);
         let (core, connection) = (node.core(), Scripted::new(Line::default()));
         let client = ClientSession::connect(0, core.greeting_without_keys(), u64::MAX);
-        let line = Arc::clone(&connection.0);
-        let served = Served::new(core, Box::new(connection), core.clock.monotonic_ns(), true).unwrap();
-        Self { node, recorder, line, served, client }
+        let (line, place) = (Arc::clone(&connection.0), Arc::clone(&connection.2));
+        let served = Served::new(core, Box::new(connection), core.clock.monotonic_ns()).unwrap();
+        Self { node, recorder, line, place, served, client }
     }
 
     /// Sends the peer's messages, with this region, and returns the answers.
@@ -287,6 +295,8 @@ fn attempt_that_was_given_up_is_not_blamed_on_the_peer() {
     for is_connecting in [true, false] {
         let mut setup = Setup::new();
         setup.line.lock().capabilities.is_connecting = is_connecting;
+        // What the fabric says once it has given up waiting for the peer, and what the node does after its own deadline.
+        setup.line.lock().error = is_connecting.then_some(|| FabricError::Closed);
         let late_ns = setup.node.core().clock.monotonic_ns() + limits::HELLO_DEADLINE_NS;
         setup.served.turn(&mut Serving::new(setup.node.core()), late_ns);
         assert!(setup.served.is_over());
@@ -337,7 +347,7 @@ fn unwritable_landing_region_is_refused() {
 #[test]
 fn landing_regions_of_a_session_are_bounded_and_the_refusal_names_the_bound() {
     let mut setup = Setup::new();
-    let builder = setup.node.state_publisher::<Raw>("t").slots(2).payload_len_max(80 << 20);
+    let builder = setup.node.state_publisher::<Raw>("t").slots(2).payload_len_max(10 << 20);
     let publisher = builder.open().unwrap();
     let topic: TopicName = "t".parse().unwrap();
     let len = setup.node.core().topic(&topic).unwrap().geometry.region_len();
@@ -355,7 +365,7 @@ fn landing_regions_of_a_session_are_bounded_and_the_refusal_names_the_bound() {
             events => panic!("{events:?}"),
         }
     };
-    let max = limits::LANDING_LEN_PER_SESSION_MAX;
+    let max = limits::LANDING_LEN_PER_SESSION_DEFAULT;
     let count = exposed.len();
     assert!(count * len <= max && (count + 1) * len > max, "{count} of {len}");
     assert!(text.contains(&max.to_string()), "{text}");

@@ -115,7 +115,7 @@ impl World {
             8 => {
                 self.is_unicast = !self.is_unicast;
                 if self.is_unicast {
-                    self.pair.sender.add_unicast(Arc::clone(&self.alone)).unwrap();
+                    self.pair.sender.add_unicast(PeerAddress::Unknown, Arc::clone(&self.alone)).unwrap();
                 } else {
                     self.pair.sender.remove_unicast(&self.alone);
                 }

@@ -195,7 +195,7 @@ pub(crate) fn connections_of_one_network_share_a_channel(harness: &dyn Harness, 
     }
     // Another process has another channel.
     let elsewhere = harness.fabric();
-    let mut listener = elsewhere.listen(&name("elsewhere")).expect("the name is free");
+    let mut listener = elsewhere.listen(&name("elsewhere")).expect("the name is free").remove(0);
     let mut near = dial(&*other, &harness.address(&name("elsewhere")));
     let mut far = accepted(harness, &mut *listener);
     send(harness, &mut *near, b"hello", None);

@@ -192,7 +192,7 @@ pub(crate) fn a_peer_that_does_not_read_fills_up_and_recovers(harness: &dyn Harn
 
 pub(crate) fn many_connections_keep_apart(harness: &dyn Harness, _: u64) {
     let (dialler, listening) = (harness.fabric(), harness.fabric());
-    let mut listener = listening.listen(&name("far")).expect("the name is free");
+    let mut listener = listening.listen(&name("far")).expect("the name is free").remove(0);
     let dial = |number: usize| {
         let mut near = dial(&*dialler, &harness.address(&name("far")));
         send(harness, &mut *near, &numbered(number, 10 + number), None);

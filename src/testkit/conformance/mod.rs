@@ -245,7 +245,7 @@ impl Pair {
 
     fn dialled(harness: &dyn Harness, intent: Intent) -> Self {
         let (dialler, listening) = (harness.fabric(), harness.fabric());
-        let mut listener = listening.listen(&name("far")).expect("the name is free");
+        let mut listener = listening.listen(&name("far")).expect("the name is free").remove(0);
         let near = dialler.dial(&harness.address(&name("far")), intent, Duration::ZERO);
         let near = near.expect("a node listens");
         let far = accepted(harness, &mut *listener);

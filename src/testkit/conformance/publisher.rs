@@ -79,7 +79,7 @@ impl<K: ConformingKind> Publisher<K> {
         };
         let opened = publisher::Publisher::open(parts, shape.options);
         let (publisher, topic) = opened.expect("a small topic");
-        let listener = fabric.listen(&name("publisher")).expect("the name is free");
+        let listener = fabric.listen(&name("publisher")).expect("the name is free").remove(0);
         Self { sessions: Vec::new(), listener, publisher, topic, clock }
     }
 

@@ -133,7 +133,7 @@ pub(crate) fn an_offer_that_is_given_up_harms_nothing(harness: &dyn Harness, _: 
 
 pub(crate) fn one_region_serves_several_peers(harness: &dyn Harness, _: u64) {
     let listening = harness.fabric();
-    let mut listener = listening.listen(&name("far")).expect("the name is free");
+    let mut listener = listening.listen(&name("far")).expect("the name is free").remove(0);
     let registration = registered(&*listening, 4096, Exposure::Read);
     let attach = |_| {
         let fabric = harness.fabric();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Harness, conformance_suite};
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::shm::{ShmFabric, directory::RuntimeDirectory};
-use crate::fabric::{Address, Fabric};
+use crate::fabric::{Address, Fabric, PlaceLimits};
 use crate::id::NodeName;
 
 #[derive(Debug)]
@@ -22,7 +22,7 @@ impl ShmHarness {
 impl Harness for ShmHarness {
     fn fabric(&self) -> Box<dyn Fabric> {
         let directory = RuntimeDirectory::open(&self.holder.path().join("run"));
-        Box::new(ShmFabric::new(directory.expect("a directory of our own")))
+        Box::new(ShmFabric::new(directory.expect("a directory of our own"), PlaceLimits::default()))
     }
 
     fn address(&self, node: &NodeName) -> Address {

@@ -120,8 +120,8 @@ struct Named {
 }
 
 impl Fabric for Named {
-    fn listen(&self, node: &NodeName) -> Result<Box<dyn Acceptor>, FabricError> {
-        self.fabric.listen_at(&SocketAddr::new(self.ports.address, self.ports.of(node)))
+    fn listen(&self, node: &NodeName) -> Result<Vec<Box<dyn Acceptor>>, FabricError> {
+        Ok(vec![self.fabric.listen_at(&SocketAddr::new(self.ports.address, self.ports.of(node)))?])
     }
 
     fn dial(
@@ -233,7 +233,7 @@ mod verbs_tcp_listener {
     fn peers_of_all_ways_meet_at_one_address_and_strangers_harm_nobody() {
         let harness = VerbsHarness::new(0);
         let fabric = harness.fabric();
-        let mut listener = fabric.listen(&name("far")).expect("the name is free");
+        let mut listener = fabric.listen(&name("far")).expect("the name is free").remove(0);
         let address = harness.address(&name("far"));
         let at = SocketAddr::new(harness.ports.address, harness.ports.of(&name("far")));
         let stranger = |request: &[u8]| {

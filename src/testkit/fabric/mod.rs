@@ -160,11 +160,11 @@ pub(crate) struct SimFabric {
 }
 
 impl Fabric for SimFabric {
-    fn listen(&self, node: &NodeName) -> Result<Box<dyn Acceptor>, FabricError> {
+    fn listen(&self, node: &NodeName) -> Result<Vec<Box<dyn Acceptor>>, FabricError> {
         let started_ns = self.network.clock.realtime_ns();
         let (serial, readiness) = self.network.state.lock().listen(self.process, node, started_ns)?;
         let (network, node) = (Arc::clone(&self.network), node.clone());
-        Ok(Box::new(SimListener { network, node, process: self.process, serial, readiness }))
+        Ok(vec![Box::new(SimListener { network, node, process: self.process, serial, readiness })])
     }
 
     fn dial(&self, address: &Address, _: Intent, _: Duration) -> Result<Box<dyn Connection>, FabricError> {

@@ -35,7 +35,7 @@ struct Setup {
 fn setup(seed: u64, reach: Reach) -> Setup {
     let network = Network::new(seed, reach);
     let (dialler, listening) = (network.fabric(&name("near")), network.fabric(&name("far")));
-    let mut listener = listening.listen(&name("far")).unwrap();
+    let mut listener = listening.listen(&name("far")).unwrap().remove(0);
     let mut near = dialler.dial(&Address::shm(&name("far")), Intent::Read, Duration::ZERO).unwrap();
     while network.step() {}
     let mut far = listener.accept().unwrap().unwrap();
@@ -144,7 +144,7 @@ fn killed_node_is_gone_and_leaves_an_entry() {
         assert_eq!(alive(), [false]);
         let error = fabric.dial(&Address::shm(&name("far")), Intent::Read, Duration::ZERO).unwrap_err();
         assert!(matches!(error, FabricError::NodeGone { .. }), "{error}");
-        let listener = fabric.listen(&name("far")).unwrap();
+        let listener = fabric.listen(&name("far")).unwrap().remove(0);
         assert_eq!(alive(), [true]);
         // The remains of the dead process do not affect the name's new owner.
         drop(setup._listener);

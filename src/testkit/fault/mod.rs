@@ -39,9 +39,9 @@ impl FaultyFabric {
 }
 
 impl Fabric for FaultyFabric {
-    fn listen(&self, node: &NodeName) -> Result<Box<dyn Acceptor>, FabricError> {
-        let inner = self.inner.listen(node)?;
-        Ok(Box::new(FaultyListener { inner, script: Arc::clone(&self.script) }))
+    fn listen(&self, node: &NodeName) -> Result<Vec<Box<dyn Acceptor>>, FabricError> {
+        let faulty = |inner| Box::new(FaultyListener { inner, script: Arc::clone(&self.script) }) as _;
+        Ok(self.inner.listen(node)?.into_iter().map(faulty).collect())
     }
 
     fn dial(

@@ -29,7 +29,7 @@ fn setup(fault: Fault, reach: Reach) -> Setup {
     let (near, far) = ("near".parse().unwrap(), "far".parse().unwrap());
     let dialler = FaultyFabric::new(Box::new(network.fabric(&near)), &script);
     let listening = network.fabric(&far);
-    let mut listener = listening.listen(&far).unwrap();
+    let mut listener = listening.listen(&far).unwrap().remove(0);
     let near = dialler.dial(&Address::shm(&far), Intent::Read, Duration::ZERO).unwrap();
     while network.step() {}
     let mut far = listener.accept().unwrap().unwrap();

@@ -8,11 +8,11 @@ use super::fault::ChannelFault;
 use super::member::{Health, Member};
 use super::site::Site;
 use super::ticket::{ChannelTicket, RECEIVER_LEN, ReturnTicket};
-use crate::fabric::several::together;
 use crate::fabric::verbs::sys::{
     CHAIN_LEN_MAX, CompletionChannel, CompletionQueue, Membership, MemoryRegion, QueuePair, QueuePairKind,
     QueuePairPlan, ReceiveRequest, Slice, Status, WorkCompletion,
 };
+use crate::fabric::wait::together;
 use crate::fabric::{ChannelReceiver, Datagram, DatagramReach, FabricError, Waker};
 use crate::limits;
 use crate::memory::WORD;

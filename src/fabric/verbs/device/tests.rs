@@ -168,6 +168,9 @@ fn variables_that_are_not_understood_are_refused() {
             "{error}"
         );
     }
+    let error = without_windows("no").unwrap_err().to_string();
+    assert!(error.starts_with("FABRICAST_RDMA_WINDOWS=no is not on or off"), "{error}");
+    assert_eq!(["on", "off"].map(|windows| without_windows(windows).unwrap()), [false, true]);
     assert_eq!(["0", "46", "63"].map(|dscp| traffic_class(dscp).unwrap()), [0, 184, 252]);
 }
 

@@ -1,8 +1,8 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::OnceLock;
 
-use crate::fabric::several::together;
 use crate::fabric::verbs::sys::CompletionChannel;
+use crate::fabric::wait::together;
 use crate::fabric::{FabricError, Waker};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

@@ -8,7 +8,10 @@ use std::slice;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rdma_sys::{ibv_context, ibv_device_attr, ibv_event_type as names, ibv_gid_entry, ibv_pd, ibv_port_attr};
+use rdma_sys::{
+    ibv_context, ibv_device_attr, ibv_device_cap_flags, ibv_event_type as names, ibv_gid_entry, ibv_pd,
+    ibv_port_attr,
+};
 use rustix::io::Errno;
 
 use super::event::{AsyncEvent, Concern, DeviceUsers, TakenEvent};
@@ -88,10 +91,15 @@ pub(in crate::fabric::verbs) struct DeviceAttributes {
     pub(in crate::fabric::verbs) ports: u8,
     /// Whether it is the kernel's soft-RoCE.
     pub(in crate::fabric::verbs) is_soft: bool,
+    /// Whether it says that it has memory windows for one queue pair (type 2).
+    pub(in crate::fabric::verbs) has_windows: bool,
 }
 
 /// The vendor number of soft-RoCE (RXE_VENDOR_ID in the kernel).
 const SOFT_ROCE_VENDOR: u32 = 0x00ff_ffff;
+/// The flags of devices with windows of type 2: bound to a queue pair, or to it and its domain.
+const WINDOW_FLAGS: u32 = ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2A.0
+    | ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0;
 
 /// The properties of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -335,6 +343,7 @@ impl Context {
             qp_init_rd_atom_max: count(raw.max_qp_init_rd_atom),
             ports: raw.phys_port_cnt,
             is_soft: raw.vendor_id == SOFT_ROCE_VENDOR,
+            has_windows: raw.device_cap_flags & WINDOW_FLAGS != 0,
         })
     }
 
@@ -445,6 +454,7 @@ impl Context {
 pub(in crate::fabric::verbs) struct ProtectionDomain {
     raw: NonNull<ibv_pd>,
     context: Arc<Context>,
+    has_windows: bool,
 }
 
 // SAFETY: functions of libibverbs may be called by any thread at any time; the object lives as long as this value.
@@ -453,17 +463,31 @@ unsafe impl Send for ProtectionDomain {}
 unsafe impl Sync for ProtectionDomain {}
 
 impl ProtectionDomain {
-    /// Creates a domain.
+    /// Creates a domain, whose regions are exposed by their own keys.
     pub(in crate::fabric::verbs) fn allocate(context: &Arc<Context>) -> Result<Arc<Self>, SysError> {
+        Self::create(context, false)
+    }
+
+    /// Creates a domain, whose regions are exposed through windows.
+    pub(in crate::fabric::verbs) fn with_windows(context: &Arc<Context>) -> Result<Arc<Self>, SysError> {
+        Self::create(context, true)
+    }
+
+    fn create(context: &Arc<Context>, has_windows: bool) -> Result<Arc<Self>, SysError> {
         // SAFETY: the context is open, and the result holds it.
         let raw = unsafe { rdma_sys::ibv_alloc_pd(context.raw()) };
         let raw = NonNull::new(raw).ok_or_else(|| SysError::last("ibv_alloc_pd"))?;
-        Ok(Arc::new(Self { raw, context: Arc::clone(context) }))
+        Ok(Arc::new(Self { raw, context: Arc::clone(context), has_windows }))
     }
 
     /// The library's object.
     pub(super) fn raw(&self) -> *mut ibv_pd {
         self.raw.as_ptr()
+    }
+
+    /// Whether its regions are exposed through windows.
+    pub(in crate::fabric::verbs) fn has_windows(&self) -> bool {
+        self.has_windows
     }
 
     /// Its device.

@@ -15,6 +15,8 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 pub(in crate::fabric::verbs) enum RemoteAccess {
     /// Nothing.
     None,
+    /// Read it, through a [window](super::MemoryWindow) only.
+    Window,
     /// Read it.
     Read,
     /// Read and write it.
@@ -59,6 +61,7 @@ impl MemoryRegion {
         }
         let mut flags = match remote {
             RemoteAccess::None => ibv_access_flags(0),
+            RemoteAccess::Window => ibv_access_flags::IBV_ACCESS_MW_BIND,
             RemoteAccess::Read => ibv_access_flags::IBV_ACCESS_REMOTE_READ,
             // Devices require local write access for remote write access.
             RemoteAccess::Write => {
@@ -88,6 +91,11 @@ impl MemoryRegion {
     /// Returns the bytes currently registered by this process.
     pub(in crate::fabric::verbs) fn registered_len() -> u64 {
         REGISTERED_LEN.load(Ordering::Relaxed)
+    }
+
+    /// The library's object.
+    pub(super) fn raw(&self) -> *mut ibv_mr {
+        self.raw.as_ptr()
     }
 
     /// Returns the key for work requests of this process.

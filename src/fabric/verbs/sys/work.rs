@@ -6,7 +6,7 @@ use std::ptr;
 use arrayvec::ArrayVec;
 use rdma_sys::{ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode};
 
-use super::{AddressHandle, MemoryRegion, SysError};
+use super::{AddressHandle, MemoryRegion, MemoryWindow, SysError};
 
 /// Most work requests posted together.
 pub(in crate::fabric::verbs) const CHAIN_LEN_MAX: usize = 16;
@@ -93,6 +93,11 @@ pub(in crate::fabric::verbs) enum Operation<'a> {
     /// Writes nothing: the peer's device acknowledges it, which shows that its host is alive. The remote key of an empty
     /// operation is not checked, but the peer's queue pair must allow remote writes.
     Probe,
+    /// Binds a window, so that the peer may read through it. Work requests after it come after that.
+    Bind {
+        /// The window, to a region of the queue pair's domain. It must live until the completion.
+        window: &'a MemoryWindow,
+    },
     /// Sends a datagram. Its memory must not change before the completion.
     Datagram {
         /// The datagram.
@@ -120,7 +125,7 @@ impl Operation<'_> {
             Self::WriteInline { bytes, .. }
             | Self::SendInline { bytes }
             | Self::DatagramInline { bytes, .. } => bytes.len(),
-            Self::Probe => 0,
+            Self::Probe | Self::Bind { .. } => 0,
         }
     }
 }
@@ -168,7 +173,9 @@ fn piece(request: &SendRequest<'_>) -> (ibv_sge, ibv_send_flags) {
         | Operation::Write { local, .. }
         | Operation::Send { local }
         | Operation::Datagram { local, .. } => (local.entry(), ibv_send_flags(0)),
-        Operation::Probe => (ibv_sge { addr: 0, length: 0, lkey: 0 }, ibv_send_flags(0)),
+        Operation::Probe | Operation::Bind { .. } => {
+            (ibv_sge { addr: 0, length: 0, lkey: 0 }, ibv_send_flags(0))
+        }
         Operation::WriteInline { bytes, .. }
         | Operation::SendInline { bytes }
         | Operation::DatagramInline { bytes, .. } => (inline(bytes), ibv_send_flags::IBV_SEND_INLINE),
@@ -261,6 +268,10 @@ impl<'a> SendChain<'a> {
                 (raw.opcode, raw.wr.rdma) = (ibv_wr_opcode::IBV_WR_RDMA_WRITE, rdma(remote));
             }
             Operation::Probe => raw.opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE,
+            Operation::Bind { window } => {
+                raw.opcode = ibv_wr_opcode::IBV_WR_BIND_MW;
+                raw.bind_mw_tso_union.bind_mw = window.binding();
+            }
             Operation::Send { .. } | Operation::SendInline { .. } => raw.opcode = ibv_wr_opcode::IBV_WR_SEND,
             Operation::Datagram { to, .. } | Operation::DatagramInline { to, .. } => {
                 let Receiver { handle, queue_pair, key } = to;

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
+use super::leftovers::leaves_nothing;
 use super::*;
 use crate::fabric::verbs::channel::{VerbsChannelReceiver, VerbsChannelSender};
 use crate::fabric::verbs::sys::{AsyncEvent, Concern, fail_all};

@@ -7,7 +7,11 @@ use crate::fabric::verbs::sys::{
 };
 
 /// Accesses the end of a region described by a peer, after changing the description.
-fn forge(rogue: &Rogue, real: Descriptor, change: impl FnOnce(&mut Descriptor)) -> Result<(), FabricError> {
+pub(super) fn forge(
+    rogue: &Rogue,
+    real: Descriptor,
+    change: impl FnOnce(&mut Descriptor),
+) -> Result<(), FabricError> {
     let mut forged = real;
     change(&mut forged);
     let (exposure, len) = (forged.exposure, usize::try_from(forged.len).unwrap());
@@ -36,7 +40,7 @@ const CHANGES: [fn(&mut Descriptor); 4] = [
 const WRITTEN: fn(&mut Descriptor) = |region| region.exposure = Exposure::Write;
 
 #[track_caller]
-fn assert_refused(outcome: Result<(), FabricError>) {
+pub(super) fn assert_refused(outcome: Result<(), FabricError>) {
     let refused = matches!(&outcome, Err(FabricError::Verbs(VerbsError::RemoteAccess)));
     assert!(refused, "{outcome:?}");
 }
@@ -272,6 +276,7 @@ fn a_peer_that_is_not_a_node_is_rejected_with_the_reason() {
         let event = connect_with(&world.at, &world.near.devices, data, accept);
         assert_eq!((event.kind, event.status), (CmEventKind::Rejected, 28));
         let told = greeting::Rejection::parse(&event.private_data).unwrap();
+        let greeting::Rejected::Why(told) = told else { panic!("{told:?}") };
         assert!(told.contains(reason), "{told}");
     }
     let (mut near, mut far) = world.connect();

@@ -4,6 +4,8 @@ use std::io::Read;
 use std::net::{IpAddr, TcpStream};
 use std::os::fd::AsFd;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
+
 use super::*;
 use crate::fabric::verbs::exchange::{QpInfo, READY};
 use crate::fabric::verbs::handshake::LocalEnd;
@@ -289,4 +291,33 @@ fn a_host_that_is_lost_after_its_process_stopped_is_noticed() {
         assert!(matches!(error, FabricError::Verbs(VerbsError::NoAnswer)), "{error}");
         below("the loss, ns", SystemClock.monotonic_ns() - begun_ns, limits::verbs::CONNECT_DEADLINE_NS)
     });
+}
+
+/// A peer that has no answer soon makes another attempt, and the listener may find both requests.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn request_that_was_given_up_is_no_error() {
+    let mut world = World::new();
+    for _ in 0..20 {
+        let mut given_up = world.near.dial(&world.at, Intent::Read, Duration::ZERO).unwrap();
+        until("a request", || {
+            // It resolves the address, then the route.
+            assert!(matches!(given_up.receive(&mut [0; 64]), Ok(Received::Nothing)));
+            is_readable(world.listener.wait_handle()).then_some(())
+        });
+        drop(given_up);
+        SystemClock.pause(Duration::from_millis(10));
+        while let Some(accepted) = world.listener.accept().unwrap() {
+            drop(accepted);
+        }
+    }
+    let (mut near, mut far) = world.connect();
+    send(&mut *near, b"hello", None);
+    assert_eq!(receive(&mut *far).0, b"hello");
+}
+
+/// Whether a handle is readable now.
+fn is_readable(handle: BorrowedFd<'_>) -> bool {
+    let mut polled = [PollFd::from_borrowed_fd(handle, PollFlags::IN)];
+    rustix::event::poll(&mut polled, Some(&Timespec::default())).unwrap() > 0
 }

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::clock::saturate;
+use crate::fabric::PlaceLimits;
 use crate::fabric::shm::ShmFabric;
 use crate::fabric::shm::directory::RuntimeDirectory;
 use crate::node::builder::assemble;
@@ -22,7 +23,10 @@ impl Resting {
     /// So many topics, each with so many subscribers, all idle.
     fn new(topics: usize, subscribers: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let fabric = Arc::new(ShmFabric::new(RuntimeDirectory::open(dir.path()).unwrap()));
+        let directory = RuntimeDirectory::open(dir.path()).unwrap();
+        // All peers are this process.
+        let places = PlaceLimits { total: 4096, per_peer: 4096 };
+        let fabric = Arc::new(ShmFabric::new(directory, places));
         let name = Some("resting".parse().unwrap());
         let (shared, driver) =
             assemble((name, None), fabric, Arc::new(SystemClock), Arc::new(TracingSink)).unwrap();

@@ -11,7 +11,7 @@ struct Dropping {
 }
 
 impl Fabric for Dropping {
-    fn listen(&self, _: &NodeName) -> Result<Box<dyn Acceptor>, FabricError> {
+    fn listen(&self, _: &NodeName) -> Result<Vec<Box<dyn Acceptor>>, FabricError> {
         Err(FabricError::Closed)
     }
 

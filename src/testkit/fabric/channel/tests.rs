@@ -22,7 +22,7 @@ struct Setup {
 fn setup(seed: u64, count: usize) -> Setup {
     let network = Network::new(seed, Reach::Fetched);
     let listening = network.fabric(&name("far"));
-    let mut listener = listening.listen(&name("far")).unwrap();
+    let mut listener = listening.listen(&name("far")).unwrap().remove(0);
     let mut fabrics = vec![listening];
     fabrics.extend((0..count).map(|number| network.fabric(&name(&format!("near-{number}")))));
     let dial =

@@ -1,0 +1,60 @@
+use std::sync::Arc;
+
+use super::{Endpoint, EndpointState, Posted, Work};
+use crate::fabric::FabricError;
+use crate::fabric::verbs::error::VerbsError;
+use crate::fabric::verbs::sys::{MemoryRegion, MemoryWindow, Operation};
+use crate::limits::verbs::SENDS_RESERVED;
+
+/// The windows through which the peer reads.
+impl Endpoint {
+    /// Whether its peer reads regions through windows.
+    pub(in crate::fabric::verbs) fn has_windows(&self) -> bool {
+        self.domain.has_windows() && self.is_reliable()
+    }
+
+    /// Returns the peer's window to this region, which opens nothing until the region is exposed.
+    pub(in crate::fabric::verbs) fn window(
+        &self,
+        region: &Arc<MemoryRegion>,
+    ) -> Result<Arc<MemoryWindow>, FabricError> {
+        self.windows.lock().to(region)
+    }
+
+    /// Lets the peer read this region through its window: it may, by the time that it receives what is sent after this.
+    /// [`Posted::NoRoom`] if this is to be repeated.
+    pub(in crate::fabric::verbs) fn open_window(
+        &self,
+        region: &Arc<MemoryRegion>,
+    ) -> Result<Posted, FabricError> {
+        let mut state = self.state.lock();
+        self.windows.lock().expose(region)?;
+        if state.is_open { self.bind_exposed(&mut state) } else { Ok(Posted::Yes) }
+    }
+
+    /// Binds the windows of exposed regions.
+    pub(super) fn bind_exposed(&self, state: &mut EndpointState) -> Result<Posted, FabricError> {
+        let mut windows = self.windows.lock();
+        while let Some(window) = windows.exposed().map(Arc::clone) {
+            if let Some(failure) = state.failure {
+                return Err(failure.into());
+            }
+            if state.work.free_len() <= SENDS_RESERVED {
+                self.poll_sends(state);
+            }
+            if state.work.free_len() <= SENDS_RESERVED {
+                return Ok(Posted::NoRoom);
+            }
+            let work = Work::Bind { _window: Arc::clone(&window) };
+            let id = state.work.begin(1, work).ok_or(VerbsError::PartlyPosted)?;
+            self.post_one(state, id, Operation::Bind { window: &window })?;
+            windows.bound(&window);
+        }
+        Ok(Posted::Yes)
+    }
+
+    /// Revokes the peer's window to this region, if it has one: from now on its key opens nothing.
+    pub(in crate::fabric::verbs) fn close_window(&self, region: &Arc<MemoryRegion>) {
+        self.windows.lock().close(region);
+    }
+}

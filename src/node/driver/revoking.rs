@@ -1,0 +1,44 @@
+//! Revoking the access of peers: because the program asks for it, or their keys are gone.
+
+use std::sync::Arc;
+
+use super::Driver;
+use crate::control::Unproven;
+use crate::limits;
+use crate::node::core::KEYRING_KEY;
+
+impl Driver {
+    /// Revokes what the program has asked for. Marks the sessions affected.
+    pub(super) fn revoke(&mut self) {
+        for revocation in self.shared.core.revocations.take() {
+            let mut count = 0;
+            for (key, served) in &mut self.served {
+                let revoked = served.revoke(&self.shared.core, &|topic, peer| revocation.covers(topic, peer));
+                if revoked > 0 {
+                    self.agenda.mark(*key);
+                }
+                count += revoked;
+            }
+            revocation.done(count);
+        }
+    }
+
+    /// Looks from time to time whether the keyring has changed, and ends what it does not permit any more.
+    pub(super) fn renew_keys(&mut self, now_ns: u64) {
+        let Some(keyring) = &self.shared.core.guard.keyring else { return };
+        self.agenda.set_due(KEYRING_KEY, Some(now_ns.saturating_add(limits::KEYRING_CHECK_NS)));
+        let keys = self.shared.core.keys(keyring);
+        if self.keys.as_ref().is_some_and(|known| Arc::ptr_eq(known, &keys)) {
+            return;
+        }
+        for (key, served) in &mut self.served {
+            served.renew_keys(&self.shared.core, &keys);
+            self.agenda.mark(*key);
+        }
+        for link in self.shared.links.all().into_iter().filter(|link| !link.renew_keys(&keys)) {
+            let _ = link.abandon(Unproven::KeysRemoved.into());
+            self.agenda.mark(link.key());
+        }
+        self.keys = Some(keys);
+    }
+}

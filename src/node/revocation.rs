@@ -1,0 +1,76 @@
+//! Revoking the access of subscribers while their sessions go on.
+
+use std::fmt;
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::core::NodeCore;
+use crate::control::Peer;
+use crate::id::TopicName;
+use crate::publisher::PublisherError;
+
+/// How often a thread that waits for the node's thread checks that it runs.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Which subscribers.
+type Predicate = Box<dyn Fn(&Peer) -> bool + Send>;
+
+/// What the node's thread is to revoke.
+#[derive(Debug, Default)]
+pub(super) struct Revocations(Mutex<Vec<Revocation>>);
+
+/// The subscribers of a topic that lose their access.
+pub(super) struct Revocation {
+    pub(super) topic: TopicName,
+    is_revoked: Predicate,
+    done: SyncSender<usize>,
+}
+
+impl Revocations {
+    /// Has the node's thread revoke the access of these subscribers, and waits until it has. Returns how many there were.
+    pub(super) fn revoke(
+        &self,
+        core: &NodeCore,
+        topic: TopicName,
+        is_revoked: Predicate,
+    ) -> Result<usize, PublisherError> {
+        let (done, count) = sync_channel(1);
+        self.0.lock().push(Revocation { topic, is_revoked, done });
+        core.queue.wake();
+        loop {
+            match count.recv_timeout(CHECK_INTERVAL) {
+                Ok(count) => return Ok(count),
+                Err(RecvTimeoutError::Disconnected) => return Err(PublisherError::NodeFailed),
+                Err(RecvTimeoutError::Timeout) => {
+                    core.check_runs().map_err(|_| PublisherError::NodeFailed)?
+                }
+            }
+        }
+    }
+
+    /// What is to be revoked.
+    pub(super) fn take(&self) -> Vec<Revocation> {
+        std::mem::take(&mut *self.0.lock())
+    }
+}
+
+impl Revocation {
+    /// Whether this subscriber of this topic loses its access.
+    pub(super) fn covers(&self, topic: &TopicName, peer: &Peer) -> bool {
+        self.topic == *topic && (self.is_revoked)(peer)
+    }
+
+    /// Reports how many subscribers have lost it.
+    pub(super) fn done(self, count: usize) {
+        // The program may have given up.
+        let _ = self.done.try_send(count);
+    }
+}
+
+impl fmt::Debug for Revocation {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Revocation").field("topic", &self.topic).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,58 @@
+//! Requests that wait, and sessions that end because nothing is attached.
+
+use super::Served;
+use crate::control::RefuseReason;
+use crate::fabric::Interest;
+use crate::limits;
+use crate::node::core::NodeCore;
+
+impl Served {
+    /// Records what the peer has asked for.
+    pub(super) fn spend(&self, core: &NodeCore, units: u64) {
+        if let Ok(Some(place)) = self.connection.place()
+            && units > 0
+        {
+            place.spend(units, core.clock.monotonic_ns());
+        }
+    }
+
+    /// Whether the peer has asked for so much that what it asks next has to wait.
+    pub(super) fn has_to_wait(&mut self, now_ns: u64) -> bool {
+        let place = self.connection.place().ok().flatten();
+        self.tenure.waits_until_ns = place.and_then(|place| place.waits_until(now_ns));
+        self.tenure.waits_until_ns.is_some()
+    }
+
+    /// For what its handle is to be watched.
+    pub(in crate::node) fn interest(&self) -> Option<Interest> {
+        // While requests wait, the handle stays readable.
+        let is_read = self.tenure.waits_until_ns.is_none();
+        is_read.then(|| if self.has_unsent() { Interest::ReadOrWrite } else { Interest::Read })
+    }
+
+    /// The deadline of the hello begins when the connection is established.
+    pub(super) fn await_connection(&mut self, now_ns: u64) {
+        if !self.session.awaits_hello() {
+            return;
+        }
+        let is_connecting = self.connection.capabilities().is_connecting;
+        if is_connecting || self.tenure.was_connecting {
+            self.session.expect_hello_until(now_ns.saturating_add(limits::HELLO_DEADLINE_NS));
+        }
+        self.tenure.was_connecting = is_connecting;
+    }
+
+    /// Ends a session in which nothing has been attached for a while. One whose peer was invited, and has yet to attach, has a deadline of
+    /// its own.
+    pub(super) fn end_if_idle(&mut self, now_ns: u64) {
+        if !self.session.is_idle() || self.invitation.is_some() {
+            self.tenure.idle_since_ns = None;
+            return;
+        }
+        let since_ns = *self.tenure.idle_since_ns.get_or_insert(now_ns);
+        if now_ns.saturating_sub(since_ns) >= limits::IDLE_SESSION_NS {
+            let seconds = limits::IDLE_SESSION_NS / 1_000_000_000;
+            self.session.reject(RefuseReason::Idle, &format!("nothing was attached for {seconds} s"));
+        }
+    }
+}

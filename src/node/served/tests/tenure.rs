@@ -1,0 +1,99 @@
+//! How long a session lasts in which nothing is attached, and how much its peer may ask for.
+
+use super::*;
+use crate::node::serving::LandingShare;
+
+impl Setup {
+    fn turn_at(&mut self, now_ns: u64) {
+        let core = self.node.core();
+        self.served.turn(&mut Serving::new(core), now_ns);
+    }
+}
+
+#[test]
+fn idle_session_is_refused_after_its_deadline_and_the_peer_is_not_blamed() {
+    let mut setup = Setup::new();
+    setup.turn(None);
+    let due_ns = setup.served.due_ns(0).unwrap();
+    assert!(due_ns >= limits::IDLE_SESSION_NS, "{due_ns}");
+    setup.turn_at(due_ns - 1);
+    assert!(!setup.served.is_over());
+    setup.turn_at(due_ns);
+    assert!(setup.served.is_over());
+    let events = setup.recorder.0.lock().clone();
+    assert!(matches!(events.last(), Some(Event::SessionClosed { .. })), "{events:?}");
+    assert!(!events.iter().any(|event| matches!(event, Event::PeerRejected { .. })), "{events:?}");
+}
+
+#[test]
+fn listing_does_not_keep_a_session() {
+    let mut setup = Setup::new();
+    setup.turn(None);
+    let due_ns = setup.served.due_ns(0).unwrap();
+    setup.client.list(None).unwrap();
+    assert!(matches!(setup.turn(None)[..], [Ok(ClientEvent::Topics { .. })]));
+    assert_eq!(setup.served.due_ns(0), Some(due_ns));
+}
+
+#[test]
+fn deadline_of_the_hello_begins_when_the_connection_is_established() {
+    let mut setup = Setup::new();
+    setup.line.lock().capabilities.is_connecting = true;
+    let began_ns = setup.node.core().clock.monotonic_ns();
+    // The fabric bounds how long connecting may take.
+    for second in 0..5 {
+        setup.turn_at(began_ns + second * 1_000_000_000);
+        assert!(!setup.served.is_over());
+    }
+    setup.line.lock().capabilities.is_connecting = false;
+    let established_ns = began_ns + 5_000_000_000;
+    setup.turn_at(established_ns);
+    assert_eq!(setup.served.due_ns(0), Some(established_ns + limits::HELLO_DEADLINE_NS));
+    setup.turn_at(established_ns + limits::HELLO_DEADLINE_NS - 1);
+    assert!(!setup.served.is_over());
+    setup.turn_at(established_ns + limits::HELLO_DEADLINE_NS);
+    assert!(setup.served.is_over());
+}
+
+/// The rest waits, and is not lost.
+#[test]
+fn requests_of_a_peer_that_asks_for_too_much_wait_and_are_answered() {
+    let places = Places::new(PlaceLimits { total: 8, per_peer: 4 });
+    let mut setup = Setup::new();
+    setup.turn(None);
+    let now_ns = setup.node.core().clock.monotonic_ns();
+    let peer = PeerId::Process { user: 1, process: 1 };
+    setup.place.set(places.take(peer, 0, now_ns).unwrap()).unwrap();
+    let other = places.take(PeerId::Process { user: 1, process: 2 }, 0, now_ns).unwrap();
+    let mut pages = 0;
+    while setup.served.interest().is_some() {
+        // The previous page is not answered if this turn found that the peer has to wait.
+        if setup.client.list(None).is_err() {
+            break;
+        }
+        pages += setup.turn(None).len() as u64;
+        assert!(pages < 10_000, "it may ask without end");
+    }
+    let each = limits::COSTLY_UNITS + limits::MESSAGE_UNITS;
+    assert!(pages.abs_diff(limits::UNITS_AT_ONCE / each) < 20, "{pages} pages at once");
+    let waits_ns = setup.served.due_ns(now_ns).unwrap();
+    assert!(waits_ns > now_ns && waits_ns < now_ns + 1_000_000_000, "{waits_ns}");
+    assert_eq!(other.waits_until(now_ns), None);
+    // Once it has earned them.
+    setup.turn_at(waits_ns);
+    assert!(setup.served.interest().is_some());
+    assert!(!setup.served.is_over());
+}
+
+#[test]
+fn landing_regions_of_all_sessions_are_bounded() {
+    let landings = Arc::default();
+    let first = LandingShare::take(&landings, 60, 100).unwrap();
+    assert!(LandingShare::take(&landings, 41, 100).is_none());
+    let second = LandingShare::take(&landings, 40, 100).unwrap();
+    assert!(LandingShare::take(&landings, usize::MAX, 100).is_none());
+    drop(first);
+    assert!(LandingShare::take(&landings, 60, 100).is_some());
+    drop(second);
+    assert!(LandingShare::take(&landings, 100, 100).is_some());
+}

@@ -59,6 +59,10 @@ pub(crate) const SIGNAL_LEN: usize = READ_LEN as usize;
 pub(crate) const REDIAL_NS: u64 = 300_000_000;
 /// How long connecting may take, nanoseconds.
 pub(crate) const CONNECT_DEADLINE_NS: u64 = 3_000_000_000;
+/// How long a session whose queue pair has returned its work, without saying why, waits for an event of the device that does, nanoseconds.
+pub(crate) const FAULT_AWAITED_NS: u64 = 50_000_000;
+/// How long a peer's host may leave a READ or another request unanswered while it sends other messages, nanoseconds.
+pub(crate) const UNANSWERED_NS: u64 = 5_000_000_000;
 /// How long a failed queue pair has to return its work requests, nanoseconds.
 pub(crate) const DRAIN_NS: u64 = 250_000_000;
 /// How long a dropped connection still delivers what was sent, nanoseconds.

@@ -219,7 +219,8 @@ impl Node {
         is_revoked: impl Fn(&Peer) -> bool + Send + 'static,
     ) -> Result<usize, PublisherError> {
         let core = self.core();
-        core.revocations.revoke(core, topic.parse()?, Box::new(is_revoked))
+        let revoked = (topic.parse()?, Box::new(is_revoked) as _);
+        core.revocations.revoke(revoked, &core.queue, || core.check_runs())
     }
 
     /// Lists the nodes of this host and user, including dead ones that left a trace. Changes nothing.

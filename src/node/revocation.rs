@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::core::NodeCore;
-use crate::control::Peer;
+use crate::control::{ControlError, Peer};
+use crate::fabric::WakeQueue;
 use crate::id::TopicName;
 use crate::publisher::PublisherError;
 
@@ -29,23 +29,22 @@ pub(super) struct Revocation {
 }
 
 impl Revocations {
-    /// Has the node's thread revoke the access of these subscribers, and waits until it has. Returns how many there were.
+    /// Has the node's thread, which this queue wakes, revoke the access of these subscribers, and waits until it has, as long as the
+    /// thread runs. Returns how many there were.
     pub(super) fn revoke(
         &self,
-        core: &NodeCore,
-        topic: TopicName,
-        is_revoked: Predicate,
+        (topic, is_revoked): (TopicName, Predicate),
+        queue: &WakeQueue,
+        check_runs: impl Fn() -> Result<(), ControlError>,
     ) -> Result<usize, PublisherError> {
         let (done, count) = sync_channel(1);
         self.0.lock().push(Revocation { topic, is_revoked, done });
-        core.queue.wake();
+        queue.wake();
         loop {
             match count.recv_timeout(CHECK_INTERVAL) {
                 Ok(count) => return Ok(count),
                 Err(RecvTimeoutError::Disconnected) => return Err(PublisherError::NodeFailed),
-                Err(RecvTimeoutError::Timeout) => {
-                    core.check_runs().map_err(|_| PublisherError::NodeFailed)?
-                }
+                Err(RecvTimeoutError::Timeout) => check_runs().map_err(|_| PublisherError::NodeFailed)?,
             }
         }
     }

@@ -264,7 +264,8 @@ impl Served {
     /// The same, except writes that wait for a stalled subscriber, which are tended from time to time.
     fn awaits_writes(&self) -> bool {
         let awaits = |it: &ServedAttachment| !it.rests();
-        !(self.leaving.is_empty() && self.beginning.is_empty()) || self.ending().any(awaits)
+        let is_told = self.revoked.values().all(RevokedAttachment::is_told);
+        !(self.leaving.is_empty() && self.beginning.is_empty() && is_told) || self.ending().any(awaits)
     }
 
     /// Begins the end of the session. The newest sequence reports what could not be written.

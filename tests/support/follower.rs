@@ -149,6 +149,8 @@ pub(crate) trait Follow: Send {
     fn take(&mut self) -> bool;
     /// Whether it has all up to this value of this epoch.
     fn has(&self, epoch: Epoch, newest: u64) -> bool;
+    /// The epoch, and the newest value of it that it has.
+    fn position(&self) -> (Option<Epoch>, u64);
     /// When the first value was received since the last call.
     fn take_first(&mut self) -> Option<Instant>;
     fn describe(&self) -> String;
@@ -180,6 +182,10 @@ macro_rules! follow {
 
             fn has(&self, epoch: Epoch, newest: u64) -> bool {
                 self.epoch == Some(epoch) && self.last == newest
+            }
+
+            fn position(&self) -> (Option<Epoch>, u64) {
+                (self.epoch, self.last)
             }
 
             fn take_first(&mut self) -> Option<Instant> {
@@ -222,6 +228,10 @@ impl Follow for Follower<TableSubscriber<u64, u64>> {
     fn has(&self, epoch: Epoch, newest: u64) -> bool {
         let has_keys = self.table.keys().copied().eq(0..KEYS - 1);
         self.epoch == Some(epoch) && self.last == newest && has_keys
+    }
+
+    fn position(&self) -> (Option<Epoch>, u64) {
+        (self.epoch, self.last)
     }
 
     fn take_first(&mut self) -> Option<Instant> {
@@ -313,6 +323,10 @@ impl Follow for FeedFollower {
     fn has(&self, epoch: Epoch, newest: u64) -> bool {
         let event = newest / feed::RECORDS;
         self.epoch == Some(epoch) && self.replica.newest == event && self.replica.has(event)
+    }
+
+    fn position(&self) -> (Option<Epoch>, u64) {
+        (self.epoch, self.replica.newest)
     }
 
     fn take_first(&mut self) -> Option<Instant> {

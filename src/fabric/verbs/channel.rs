@@ -10,6 +10,7 @@
 //!
 //! Requires RoCE v2 over IPv4, the only groups that the connection manager can join here.
 
+mod fault;
 #[cfg(any(test, fuzzing))]
 pub(super) mod fuzzed;
 mod member;
@@ -53,6 +54,8 @@ impl Channels {
     pub(super) fn sender(&self, address: Ipv4Addr) -> Result<Option<Arc<VerbsChannelSender>>, FabricError> {
         let mut senders = self.senders.lock();
         let known = senders.iter().find(|(of, _)| *of == address).and_then(|(_, sender)| sender.upgrade());
+        // One that a fault has ended serves those that have it, and nobody else.
+        let known = known.filter(|sender| !sender.has_ended());
         if known.is_some() {
             return Ok(known);
         }

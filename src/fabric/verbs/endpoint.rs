@@ -26,6 +26,7 @@ use self::windows::Windows;
 use super::device;
 use super::error::{Failure, VerbsError};
 use super::opened::OpenDevice;
+use super::silence::Progress;
 use super::sys::{
     CHAIN_LEN_MAX, CompletionChannel, CompletionQueue, Concern, DeviceUser, MemoryRegion, MemoryWindow,
     Operation, ProtectionDomain, QueuePair, QueuePairKind, QueuePairPlan, RemoteAccess, RemoteFlags,
@@ -102,8 +103,10 @@ struct EndpointState {
     /// Regions exposed to the peer.
     exposed: ExposedRegions,
     frames_under_way: u32,
-    /// Completed work requests: they show that the peer's host is alive.
+    /// Completed work requests, sends and receives: they show that the peer's host is alive.
     completed: u64,
+    /// Those of the send queue.
+    answered: u64,
     long: LongOperations,
     wakes: OutgoingWakes,
     /// Which receive completion has an event.
@@ -184,6 +187,7 @@ impl Endpoint {
             exposed: ExposedRegions::default(),
             frames_under_way: 0,
             completed: 0,
+            answered: 0,
             long: LongOperations::default(),
             wakes: OutgoingWakes::new(),
             armed: Armed::No,
@@ -301,14 +305,14 @@ impl Endpoint {
         self.state.lock().failure
     }
 
-    /// Returns the number of completed work requests, and how long one in flight may take beyond what a packet takes, nanoseconds.
-    /// While the number grows, the peer's host is alive.
-    pub(super) fn progress(&self) -> (u64, u64) {
+    /// Returns how far its work is.
+    pub(super) fn progress(&self) -> Progress {
         let mut state = self.state.lock();
         self.poll_sends(&mut state);
-        let completed = state.completed;
-        let longest = u64::try_from(state.long.longest(completed)).unwrap_or(u64::MAX);
-        (completed, longest.saturating_mul(1_000_000_000) / limits::verbs::RATE_MIN)
+        let EndpointState { completed, answered, .. } = *state;
+        let longest = u64::try_from(state.long.longest(answered)).unwrap_or(u64::MAX);
+        let allowance_ns = longest.saturating_mul(1_000_000_000) / limits::verbs::RATE_MIN;
+        Progress { completed, answered, is_asking: state.work.len() > 0, allowance_ns }
     }
 
     /// Probes the peer's host, unless a probe is in flight. Its device answers, whatever its process does; without an answer
@@ -342,7 +346,8 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Stops the endpoint: work in flight fails. The first failure is kept; returns whether this is it.
+    /// Stops the endpoint: work in flight fails. The first failure is kept, unless a fault of the device explains it; returns whether
+    /// this one is.
     pub(super) fn fail(&self, failure: Failure) -> bool {
         let mut state = self.state.lock();
         self.poll_sends(&mut state);
@@ -350,8 +355,14 @@ impl Endpoint {
     }
 
     fn fail_locked(&self, state: &mut EndpointState, failure: Failure) -> bool {
-        if state.failure.is_some() {
-            return false;
+        match (state.failure, failure) {
+            (None, _) => {}
+            // It says why the work was returned.
+            (Some(Failure::Flushed), Failure::Device(_)) => {
+                state.failure = Some(failure);
+                return true;
+            }
+            (Some(_), _) => return false,
         }
         state.failure = Some(failure);
         if let Err(error) = self.queue_pair.to_error() {
@@ -436,7 +447,8 @@ impl EndpointState {
         {
             tracker.failed.store(true, Ordering::Relaxed);
         }
-        self.completed += u64::from(completion.status == Status::Success);
+        let is_success = u64::from(completion.status == Status::Success);
+        (self.completed, self.answered) = (self.completed + is_success, self.answered + is_success);
         let work = self.work.complete(completion.wr_id);
         self.give_back(work);
     }
@@ -485,8 +497,10 @@ impl Drop for Endpoint {
             let mut state = self.state.lock();
             self.poll_sends(&mut state);
             let batches = state.work.len();
-            // A device that broke completes nothing more.
-            let is_broken = matches!(state.failure, Some(Failure::Device(_)));
+            // A device that broke completes nothing more; nor does one that has kept the work of another queue pair: a node with
+            // many sessions does not wait for each.
+            let is_broken =
+                matches!(state.failure, Some(Failure::Device(_))) || self.domain.context().keeps_work();
             drop(state);
             // Receives need no draining: one that was posted after the peer made the queue pair fail may never
             // complete, and the buffers belong to the endpoint.
@@ -496,6 +510,7 @@ impl Drop for Endpoint {
             if SystemClock.monotonic_ns() - began_ns > limits::verbs::DRAIN_NS {
                 // Their memory stays registered until the queue pair is gone, after which the device cannot access it.
                 tracing::warn!(target: "fabricast", batches, "work requests did not complete");
+                self.domain.context().set_keeps_work();
                 break;
             }
             SystemClock.pause(DRAIN_PAUSE);

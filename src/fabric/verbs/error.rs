@@ -178,6 +178,15 @@ pub enum VerbsError {
     /// The device of the connection is gone.
     #[error("the RDMA device of the connection is gone; connect again")]
     DeviceGone,
+    /// The device at whose address a node listens was removed.
+    #[error(
+        "the RDMA device at {address} was removed: no peer reaches this node over RDMA any more; open the node again once the device is \
+         back, which may need the end of every program that has used it"
+    )]
+    NotListening {
+        /// The address.
+        address: String,
+    },
     /// The device reported that the connection's queue pair, a completion queue of it, or the device itself broke.
     #[error(
         "the RDMA device reports a fault of the connection: {event}; connect again, and check the device if that fails, too"
@@ -303,6 +312,8 @@ impl From<SysError> for VerbsError {
 pub(super) enum Failure {
     /// The connection is closed.
     Closed,
+    /// The queue pair has returned its work, for a reason that only the device may report: the peer, or a fault.
+    Flushed,
     /// The device accepted only part of a batch.
     PartlyPosted,
     /// The peer's host has not answered for too long.
@@ -324,7 +335,7 @@ impl Failure {
     /// The failure that this completion reports. A flushed completion follows an earlier failure.
     pub(super) fn of(completion: &WorkCompletion) -> Self {
         match completion.status {
-            Status::Flushed => Self::Closed,
+            Status::Flushed => Self::Flushed,
             status => Self::Completion { status, vendor: completion.vendor_err },
         }
     }
@@ -332,7 +343,7 @@ impl Failure {
     /// The failure as an error; `None` if the connection is merely closed.
     pub(super) fn error(self) -> Option<VerbsError> {
         Some(match self {
-            Self::Closed => return None,
+            Self::Closed | Self::Flushed => return None,
             Self::PartlyPosted => VerbsError::PartlyPosted,
             Self::Silent => VerbsError::NoAnswer,
             Self::Device(event) => VerbsError::DeviceFault { event },

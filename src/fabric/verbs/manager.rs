@@ -373,11 +373,16 @@ impl CmListener {
         Ok(Self { id, channel })
     }
 
-    /// Returns the next connection request.
+    /// Returns the next connection request. An error once the device of its address was removed; then there are no more.
     pub(super) fn next(&self) -> Result<Option<CmEvent>, FabricError> {
         while let Some(event) = self.channel.next()? {
-            if event.kind == CmEventKind::ConnectRequest {
-                return Ok(Some(event));
+            match event.kind {
+                CmEventKind::ConnectRequest => return Ok(Some(event)),
+                CmEventKind::DeviceRemoval => {
+                    let address = self.address().map_or_else(String::new, |at| Address::rdma(at).to_string());
+                    return Err(VerbsError::NotListening { address }.into());
+                }
+                _ => {}
             }
         }
         Ok(None)

@@ -5,6 +5,7 @@
 
 mod arrivals;
 mod ends;
+mod fault;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -76,6 +77,8 @@ struct SessionState {
     attention: Attention,
     /// Whether the peer's host answers.
     silence: Silence,
+    /// How long an event of the device is awaited that says why the queue pair has returned its work.
+    fault_awaited_until_ns: Option<u64>,
     /// The owner was woken.
     awake: bool,
     /// The owner had a message when the queue was full, and is to be woken when it drains.
@@ -154,6 +157,7 @@ impl Session {
                 lingers_until_ns: None,
                 attention: Attention::None,
                 silence: Silence::default(),
+                fault_awaited_until_ns: None,
                 awake: false,
                 wants_to_send: false,
             }),
@@ -289,7 +293,8 @@ impl Session {
             // Work left by an owner that is gone is returned at once.
             _ if state.lingers_until_ns.is_some() => true,
             Attention::Rare => state.is_unfinished(),
-            Attention::Close => false,
+            // The thread may sleep for longer.
+            Attention::Close => state.fault_awaited_until_ns.is_some(),
         };
         if needs {
             state.attention = Attention::Close;
@@ -317,13 +322,14 @@ impl Session {
         state.attention = Attention::Close;
         let link_ns = state.link.deadline_ns().unwrap_or(u64::MAX);
         let linger_ns = state.lingers_until_ns.unwrap_or(u64::MAX);
+        let fault_ns = state.fault_awaited_until_ns.unwrap_or(u64::MAX);
         // Completing sends wake no thread, so a full queue, or the last send, is polled.
         let lingers = state.lingers_until_ns.is_some() && !state.link.is_leaving();
         let has_more = state.outbound.has_frame() || state.has_unsent_wakes || state.has_unsent();
         let polls = state.is_established && (lingers || has_more);
         let check_ns = if state.is_established { state.silence.due_ns() } else { u64::MAX };
         let again_ns = if polls { now_ns.saturating_add(POLL_INTERVAL_NS) } else { u64::MAX };
-        Next::AtEvent(link_ns.min(linger_ns).min(again_ns).min(check_ns))
+        Next::AtEvent(link_ns.min(linger_ns).min(again_ns).min(check_ns).min(fault_ns))
     }
 
     /// Probes the peer's host if nothing was acknowledged or received for a while, and ends the session if it does not answer. The
@@ -379,17 +385,9 @@ impl Session {
             if let Err(error) = self.take_arrivals(state, endpoint) {
                 self.end(state, SessionEnd::Failed(Some(error)));
             }
-            self.check_endpoint(state, endpoint);
+            self.check_endpoint(state, endpoint, now_ns);
         }
         self.flush(state);
-    }
-
-    /// Ends the session once its endpoint has failed.
-    fn check_endpoint(&self, state: &mut SessionState, endpoint: &Endpoint) {
-        if let (None, Some(failure)) = (&state.end, endpoint.failure()) {
-            let failed = failure.error().map(|error| SessionEnd::Failed(Some(error.into())));
-            self.end(state, failed.unwrap_or(SessionEnd::Closed));
-        }
     }
 
     /// Handles the events of the link. This terminates: what a peer's frames may return, ask, answer or hold
@@ -537,7 +535,7 @@ impl SessionState {
     /// Whether work is pending that no owner waits for.
     fn is_unfinished(&mut self) -> bool {
         let has_frames = !self.outbound.is_empty() || self.outbound.has_frame() || self.has_unsent();
-        let has_frames = has_frames || self.has_unsent_wakes;
+        let has_frames = has_frames || self.has_unsent_wakes || self.fault_awaited_until_ns.is_some();
         self.end.is_none() && (!self.is_established || has_frames || self.lingers_until_ns.is_some())
     }
 

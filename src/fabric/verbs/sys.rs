@@ -35,6 +35,8 @@ pub(super) use context::{Context, Gid, GidKind, LinkLayer, PortAttributes, Prote
 pub(super) use event::AsyncEvent;
 pub(super) use event::{Concern, DeviceUser, fail_all};
 pub(super) use identifier::EventChannel;
+#[cfg(test)]
+pub(super) use identifier::are_identifiers_destroyed;
 pub(super) use manager::{CmEvent, CmEventKind, CmId, ConnectParameters, JoinedGroup, Membership, PortSpace};
 pub(super) use prepared::{Local, PreparedReceives, PreparedSends, Verb};
 #[cfg(test)]

@@ -26,6 +26,13 @@ pub(super) struct RevokedAttachment {
     until_ns: u64,
 }
 
+impl RevokedAttachment {
+    /// Whether the peer was notified, so that nothing of it is written or read by this node.
+    pub(super) fn is_told(&self) -> bool {
+        self.is_told
+    }
+}
+
 impl Served {
     /// Revokes the access to these topics. Returns how many attachments lose it; [`Self::is_revoking`] says until when.
     pub(in crate::node) fn revoke(

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 
+use super::fault::ChannelFault;
 use super::member::{Health, Member};
 use super::site::Site;
 use super::ticket::{ChannelTicket, RECEIVER_LEN, ReturnTicket};
@@ -48,6 +49,9 @@ pub(in crate::fabric::verbs) struct VerbsChannelReceiver {
     scratch: Vec<u64>,
     passed_over: u64,
     health: Health,
+    fault: Arc<ChannelFault>,
+    /// Nothing is received after a fault, which is reported once.
+    has_ended: bool,
 }
 
 impl VerbsChannelReceiver {
@@ -74,12 +78,14 @@ impl VerbsChannelReceiver {
             inline_len_max: 0,
         };
         let queue_pair = site.id.create_queue_pair(&site.domain, &plan)?;
+        let fault = ChannelFault::watch(&site.device.context, &queue_pair, &queue)?;
         queue_pair.set_queue_key(channel.key)?;
         let buffer_words = (usize::from(channel.mtu.max(site.mtu)) + HEADER_LEN).div_ceil(WORD);
         let memory = site.buffers(count.into(), buffer_words * WORD)?;
         let member = Member::begin(&site, channel.group, Membership::Full);
         let waker = Waker::new()?;
-        let readable = together(&[completions.as_fd(), member.wait_handle(), waker.wait_handle()])?;
+        let handles = [completions.as_fd(), member.wait_handle(), waker.wait_handle()];
+        let readable = together(&[handles.as_slice(), &[fault.waker().wait_handle()]].concat())?;
         let ticket = ReturnTicket { queue_pair: queue_pair.number(), address: site.address }.emit();
         let mut this = Self {
             member,
@@ -99,6 +105,8 @@ impl VerbsChannelReceiver {
             scratch: vec![0; buffer_words],
             passed_over: 0,
             health: Health::Well,
+            fault,
+            has_ended: false,
         };
         this.post_idle()?;
         Ok(this)
@@ -218,6 +226,14 @@ impl ChannelReceiver for VerbsChannelReceiver {
     }
 
     fn receive(&mut self, into: &mut [u8]) -> Result<Option<Datagram>, FabricError> {
+        if self.has_ended {
+            return Ok(None);
+        }
+        if let Some(fault) = self.fault.error() {
+            self.has_ended = true;
+            self.fault.waker().reset();
+            return Err(fault);
+        }
         if self.member.is_unsettled() {
             self.poll_events()?;
         }
@@ -247,6 +263,9 @@ impl ChannelReceiver for VerbsChannelReceiver {
     }
 
     fn wait_handle(&mut self) -> Result<Option<BorrowedFd<'_>>, FabricError> {
+        if self.has_ended {
+            return Ok(Some(self.readable.as_fd()));
+        }
         self.completions.drain()?;
         self.queue.arm()?;
         let arrived = match self.next()? {

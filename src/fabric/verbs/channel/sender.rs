@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::fault::ChannelFault;
 use super::member::{Health, Member};
 use super::site::Site;
 use super::ticket::{CHANNEL_LEN, ChannelTicket, ReturnTicket, gid};
@@ -20,6 +21,8 @@ use crate::limits;
 #[derive(Debug)]
 pub(in crate::fabric::verbs) struct VerbsChannelSender {
     ticket: [u8; CHANNEL_LEN],
+    /// Datagrams are not sent after a fault of the device.
+    fault: Arc<ChannelFault>,
     state: Mutex<ChannelSenderState>,
     site: Site,
     key: u32,
@@ -85,6 +88,7 @@ impl VerbsChannelSender {
         };
         let make = |inline_len_max| site.id.create_queue_pair(&site.domain, &plan(inline_len_max));
         let queue_pair = make(INLINE_LEN_MAX).or_else(|_| make(0))?;
+        let fault = ChannelFault::watch(&site.device.context, &queue_pair, &queue)?;
         let key = random_key()?;
         queue_pair.set_queue_key(key)?;
         let memory = site.buffers(count, site.mtu.into())?;
@@ -107,7 +111,12 @@ impl VerbsChannelSender {
             serial: 0,
             health: Health::Well,
         };
-        Ok(Self { ticket: ticket.emit(), state: Mutex::new(state), site, key })
+        Ok(Self { ticket: ticket.emit(), fault, state: Mutex::new(state), site, key })
+    }
+
+    /// Whether a fault of the device has ended it.
+    pub(super) fn has_ended(&self) -> bool {
+        self.fault.error().is_some()
     }
 
     fn check_len(&self, datagram: &[u8]) -> Result<(), FabricError> {
@@ -139,6 +148,9 @@ impl VerbsChannelSender {
         to: &DatagramTarget,
         datagram: &[u8],
     ) -> Result<Sent, FabricError> {
+        if let Some(fault) = self.fault.error() {
+            return Err(fault);
+        }
         // On every send, so that a failure is reported promptly even if little is sent.
         self.take_completions(state)?;
         if state.health == Health::Broken {
@@ -253,6 +265,9 @@ impl ChannelSender for VerbsChannelSender {
 
     fn send(&self, datagram: &[u8]) -> Result<Sent, FabricError> {
         self.check_len(datagram)?;
+        if let Some(fault) = self.fault.error() {
+            return Err(fault);
+        }
         let mut state = self.state.lock();
         let is_due = state.serial.is_multiple_of(state.half_depth());
         if state.member.is_unsettled() || is_due {

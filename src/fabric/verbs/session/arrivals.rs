@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::event::epoll;
 
 use super::{FRAME_WORDS, HeldFrame, Session, SessionEnd, SessionState, malformed};
-use crate::clock::Clock;
+use crate::clock::{Clock, SystemClock};
 use crate::fabric::verbs::endpoint::{Arrival, Endpoint};
 use crate::fabric::verbs::message::Frame;
 use crate::fabric::verbs::service::Service;
@@ -150,7 +150,7 @@ impl Session {
         if let Err(error) = self.take_arrivals(&mut state, endpoint) {
             self.end(&mut state, SessionEnd::Failed(Some(error)));
         }
-        self.check_endpoint(&mut state, endpoint);
+        self.check_endpoint(&mut state, endpoint, SystemClock.monotonic_ns());
         self.flush(&mut state);
         self.wake_owner(&mut state);
     }

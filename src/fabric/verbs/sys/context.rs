@@ -16,6 +16,7 @@ use rustix::io::Errno;
 
 use super::event::{AsyncEvent, Concern, DeviceUsers, TakenEvent};
 use super::{SysError, borrow, check, set_nonblocking, warn_left};
+use crate::sync::atomic::{AtomicBool, Ordering};
 
 // SAFETY: the declarations are those of infiniband/verbs.h, as tests show by what they fill and return; libibverbs, which
 // the bindings link, has both functions since 32.
@@ -66,6 +67,8 @@ pub(in crate::fabric::verbs) struct Context {
     raw: NonNull<ibv_context>,
     name: String,
     users: DeviceUsers,
+    /// A failed queue pair has not returned its work in time.
+    keeps_work: AtomicBool,
 }
 
 // SAFETY: functions of libibverbs may be called by any thread at any time; the object is never released.
@@ -289,7 +292,7 @@ impl Context {
         let name = unsafe { rdma_sys::ibv_get_device_name(device) };
         // SAFETY: the library's name is a field of the device, ended by a zero, and is copied at once.
         let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
-        let context = Self { raw, name, users: DeviceUsers::default() };
+        let context = Self { raw, name, users: DeviceUsers::default(), keeps_work: AtomicBool::new(false) };
         set_nonblocking(context.async_handle())?;
         Ok(context)
     }
@@ -302,6 +305,16 @@ impl Context {
     /// What fails when the device reports a fault.
     pub(in crate::fabric::verbs) fn users(&self) -> &DeviceUsers {
         &self.users
+    }
+
+    /// Returns whether a failed queue pair of it has not returned its work in time: others are not waited for.
+    pub(in crate::fabric::verbs) fn keeps_work(&self) -> bool {
+        self.keeps_work.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a failed queue pair has not returned its work in time.
+    pub(in crate::fabric::verbs) fn set_keeps_work(&self) {
+        self.keeps_work.store(true, Ordering::Relaxed);
     }
 
     /// Returns its name, such as `mlx5_0`.

@@ -3,13 +3,18 @@
 use std::ffi::c_int;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use rdma_sys::{rdma_cm_id, rdma_event_channel};
 use rustix::io::Errno;
 
 use super::{SysError, borrow, check, set_nonblocking, warn_left};
+use crate::fabric::Worker;
+use crate::sync::atomic::{AtomicBool, Ordering};
+
+/// Destroys the identifiers of connections: the kernel may wait for the network meanwhile, and nobody else shall.
+static DESTROYERS: OnceLock<Worker> = OnceLock::new();
 
 /// Delivers the events of connections.
 #[derive(Debug)]
@@ -59,6 +64,8 @@ pub(super) struct IdHandle {
     pub(super) raw: NonNull<rdma_cm_id>,
     /// Delivers its events. Locked, together with the channel, while the identifier is used.
     pub(super) channel: Mutex<Arc<EventChannel>>,
+    /// It is one of a connection, with a peer that may be dead.
+    has_peer: AtomicBool,
 }
 
 // SAFETY: the identifier is only used under the locks of its channel, see `EventChannel::busy`.
@@ -68,7 +75,12 @@ unsafe impl Sync for IdHandle {}
 
 impl IdHandle {
     pub(super) fn new(raw: NonNull<rdma_cm_id>, channel: &Arc<EventChannel>) -> Self {
-        Self { raw, channel: Mutex::new(Arc::clone(channel)) }
+        Self { raw, channel: Mutex::new(Arc::clone(channel)), has_peer: AtomicBool::new(false) }
+    }
+
+    /// Notes that it is one of a connection. It is destroyed in the background then.
+    pub(super) fn set_peer(&self) {
+        self.has_peer.store(true, Ordering::Relaxed);
     }
 
     /// Calls a function of the library with exclusive access to the identifier.
@@ -102,9 +114,38 @@ impl IdHandle {
 
 impl Drop for IdHandle {
     fn drop(&mut self) {
-        // SAFETY: the queue pair created on the identifier holds it by Arc, so none exists; all events are
+        let last = LastHandle { raw: self.raw, channel: Arc::clone(self.channel.get_mut()) };
+        if self.has_peer.load(Ordering::Relaxed) {
+            DESTROYERS.get_or_init(Worker::default).run(move || drop(last));
+        } else {
+            // Its address is free at once.
+            drop(last);
+        }
+    }
+}
+
+/// Whether nothing is destroyed in the background at the moment.
+#[cfg(test)]
+pub(in crate::fabric::verbs) fn are_identifiers_destroyed() -> bool {
+    DESTROYERS.get().is_none_or(Worker::is_done)
+}
+
+/// An identifier that is destroyed when this is dropped, and the channel that it needs until then.
+struct LastHandle {
+    raw: NonNull<rdma_cm_id>,
+    channel: Arc<EventChannel>,
+}
+
+// SAFETY: nothing else refers to the identifier any more, and any thread may destroy it, under the lock of its channel.
+unsafe impl Send for LastHandle {}
+
+impl Drop for LastHandle {
+    fn drop(&mut self) {
+        let busy = self.channel.busy.lock();
+        // SAFETY: the queue pair created on the identifier held its handle by Arc, so none exists; all events are
         // acknowledged where they are taken; it is destroyed once.
-        let returned = self.with(|id| unsafe { rdma_sys::rdma_destroy_id(id) });
+        let returned = unsafe { rdma_sys::rdma_destroy_id(self.raw.as_ptr()) };
+        drop(busy);
         warn_left("rdma_destroy_id", returned);
     }
 }

@@ -392,6 +392,7 @@ impl CmId {
     ) -> Result<(), SysError> {
         const CALL: &str = "rdma_connect";
         let mut raw = parameters.raw(CALL, CONNECT_DATA_LEN_MAX)?;
+        self.0.set_peer();
         let place = &raw mut raw;
         // SAFETY: the identifier lives as long as this value, and is bound to a device; the parameters and the bytes
         // they point to are borrowed for the call, which copies them.
@@ -405,6 +406,7 @@ impl CmId {
     ) -> Result<(), SysError> {
         const CALL: &str = "rdma_accept";
         let mut raw = parameters.raw(CALL, ACCEPT_DATA_LEN_MAX)?;
+        self.0.set_peer();
         let place = &raw mut raw;
         // SAFETY: the identifier lives as long as this value, and is bound to a device; the parameters and the bytes
         // they point to are borrowed for the call, which copies them.

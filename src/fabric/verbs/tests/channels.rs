@@ -2,9 +2,12 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use rustix::event::{PollFd, PollFlags, Timespec};
+
 use super::leftovers::leaves_nothing;
 use super::*;
 use crate::fabric::verbs::channel::{VerbsChannelReceiver, VerbsChannelSender};
+use crate::fabric::verbs::sys::{AsyncEvent, Concern, fail_all};
 use crate::fabric::{ChannelReceiver, ChannelSender, DatagramReach, Datagrams, Group, UnicastSender};
 use crate::limits;
 
@@ -455,4 +458,59 @@ fn a_broken_sender_returns_errors_instead_of_full() {
     for sent in (0..3).flat_map(|_| [sender.send(b"lost"), alone.send(b"lost")]) {
         assert!(matches!(sent, Err(FabricError::Verbs(VerbsError::NotSent { .. }))), "{sent:?}");
     }
+}
+
+/// A fault of the device that concerns the end of a channel with this ticket.
+#[expect(clippy::big_endian_bytes, reason = "tickets are in network byte order")]
+fn fault_of(stage: &Stage, ticket: &[u8]) {
+    let number = u32::from_be_bytes(ticket[4..8].try_into().unwrap());
+    let context = Arc::clone(&stage.world.near.devices.all()[0].context);
+    let event = AsyncEvent { name: "a fault", concern: Concern::QueuePair(number), is_fault: true };
+    assert_eq!(fail_all(&context.users().concerned_by(&event), &event), 1);
+}
+
+fn is_readable(receiver: &mut dyn ChannelReceiver) -> bool {
+    let handle = receiver.wait_handle().unwrap().unwrap();
+    let mut polled = [PollFd::from_borrowed_fd(handle, PollFlags::IN)];
+    rustix::event::poll(&mut polled, Some(&Timespec::default())).unwrap() > 0
+}
+
+fn is_fault(error: &FabricError) -> bool {
+    matches!(error, FabricError::Verbs(VerbsError::DeviceFault { event: "a fault" }))
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_fault_ends_the_sender_of_a_channel_and_the_next_one_is_another() {
+    let stage = Stage::new();
+    let mut receiver = stage.join();
+    let unicast = datagrams(&*stage.far).unicast_sender(receiver.return_ticket()).unwrap();
+    fault_of(&stage, stage.sender.ticket());
+    assert!(is_fault(&stage.sender.send(b"lost").unwrap_err()));
+    assert!(is_fault(&unicast.send(b"lost").unwrap_err()));
+    quiet(&mut *receiver);
+    let next_sender = datagrams(&*stage.far).channel_sender().unwrap().unwrap();
+    assert_ne!(next_sender.ticket(), stage.sender.ticket());
+    let stage = Stage { sender: next_sender, ..stage };
+    let mut receiver = stage.join();
+    send(&*stage.sender, b"news");
+    assert_eq!(next(&mut *receiver), multicast(b"news"));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_fault_ends_the_receiver_of_a_channel_and_wakes_it() {
+    let stage = Stage::new();
+    let (mut receiver, mut other) = (stage.join(), stage.join());
+    quiet(&mut *receiver);
+    let ticket = receiver.return_ticket().to_vec();
+    assert!(!is_readable(&mut *receiver));
+    fault_of(&stage, &ticket);
+    assert!(is_readable(&mut *receiver));
+    assert!(is_fault(&receiver.receive(&mut [0; 64]).unwrap_err()));
+    assert!(!is_readable(&mut *receiver));
+    assert!(receiver.receive(&mut [0; 64]).unwrap().is_none(), "it is reported once");
+    quiet(&mut *other);
+    send(&*stage.sender, b"news");
+    assert_eq!(next(&mut *other), multicast(b"news"));
 }

@@ -124,3 +124,41 @@ fn each_part_of_a_session_is_concerned_by_its_faults_and_the_device_by_all() {
         assert!(is_it, "{:?}: {found}", event.concern);
     }
 }
+
+/// A device reports the fault of a queue pair by itself, before or after it has returned the work.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn returned_work_is_explained_by_the_event_that_follows() {
+    let mut world = World::new();
+    let (mut near, session, mut far) = world.known();
+    send(&mut near, b"hello", None);
+    assert_eq!(receive(&mut *far).0, b"hello");
+    let endpoint = Arc::clone(session.endpoint().unwrap());
+    endpoint.queue_pair.to_error().unwrap();
+    until("the work to be returned", || {
+        assert!(matches!(near.receive(&mut [0; 64]), Ok(Received::Nothing)));
+        endpoint.failure()
+    });
+    let concern = Concern::QueuePair(endpoint.queue_pair.number());
+    let event = AsyncEvent { name: "a fault", concern, is_fault: true };
+    assert_eq!(fail_all(&endpoint.domain.context().users().concerned_by(&event), &event), 1);
+    let found = error(&mut near);
+    assert!(matches!(found, FabricError::Verbs(VerbsError::DeviceFault { event: "a fault" })), "{found}");
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn returned_work_that_nothing_explains_ends_the_session_all_the_same() {
+    let mut world = World::new();
+    let (mut near, session, mut far) = world.known();
+    send(&mut near, b"hello", None);
+    assert_eq!(receive(&mut *far).0, b"hello");
+    session.endpoint().unwrap().queue_pair.to_error().unwrap();
+    // Nobody asks: the fabric's thread ends it.
+    until("the end", || {
+        let mut polled = [PollFd::from_borrowed_fd(near.wait_handle(), PollFlags::IN)];
+        let is_readable = rustix::event::poll(&mut polled, Some(&Timespec::default())).unwrap() > 0;
+        (is_readable && matches!(near.receive(&mut [0; 64]), Ok(Received::Closed))).then_some(())
+    });
+    end(&mut *far).unwrap();
+}

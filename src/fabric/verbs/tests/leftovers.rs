@@ -3,6 +3,7 @@
 use std::process::Command;
 
 use super::*;
+use crate::fabric::verbs::sys::are_identifiers_destroyed;
 
 /// Resources of this host's devices, and the open files of this process.
 fn resources() -> (String, usize) {
@@ -17,7 +18,7 @@ pub(super) fn leaves_nothing(mut run: impl FnMut()) {
     until("the end of the first round", || {
         let before = resources();
         SystemClock.pause(Duration::from_millis(50));
-        (resources() == before).then_some(())
+        (are_identifiers_destroyed() && resources() == before).then_some(())
     });
     let before = resources();
     run();

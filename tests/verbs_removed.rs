@@ -1,0 +1,115 @@
+//! An RDMA device that is removed while a node uses it: `tools/soft-roce run` runs this.
+
+#![cfg(feature = "verbs")]
+
+use std::process::{Child, Command};
+use std::sync::Arc;
+use std::time::Duration;
+
+use fabricast::{Delivery, ErrorChain, Event, Node, ReceiveError, StateSubscriber};
+
+use self::support::peer::Peer;
+use self::support::role::Role;
+use self::support::slow::Recorder;
+use self::support::time::{PATIENCE, now, wait_until, wait_within};
+
+#[cfg(test)]
+mod support;
+
+const PORT: u16 = 7477;
+const BOTH: [Delivery; 2] = [Delivery::Pull, Delivery::Push];
+/// How soon the ends of all sessions know it, also in an emulated machine.
+const NOTICED: Duration = Duration::from_secs(3);
+
+/// This host's address.
+fn address() -> String {
+    let host = std::env::var("FABRICAST_VERBS_ADDRESS").unwrap_or_else(|_| "10.77.0.1".to_owned());
+    format!("rdma://{host}:{PORT}")
+}
+
+/// A publisher that says its newest sequence, and what its node has reported of the device.
+#[test]
+#[ignore = "no test: a process that a test starts"]
+fn role() {
+    let role = Role::of_this_process();
+    let events = Arc::new(Recorder::default());
+    let builder = Node::builder().name("p").expect("a name").runtime_dir(&role.dir);
+    let builder = builder.rdma(&address()).expect("an address").insecure();
+    let node = builder.events(Arc::clone(&events) as _).open().expect("a node");
+    let mut publisher = node.state_publisher::<u64>("t").open().expect("a topic");
+    role.say("ready");
+    loop {
+        publisher.publish(&(publisher.newest().get() + 1)).expect("it fits");
+        match role.command_within(Duration::from_millis(5)).as_deref() {
+            None => {}
+            Some("newest") => role.say(publisher.newest()),
+            Some("subscribers") => role.say(publisher.pull_subscribers() + publisher.push_subscribers()),
+            Some(_) => {
+                let is_it =
+                    |event: &Event| matches!(event, Event::Trouble { what } if what.contains("was removed"));
+                role.say(events.all().into_iter().filter(is_it).count());
+            }
+        }
+    }
+}
+
+/// Removes the device. The kernel's soft-RoCE waits for the end of all programs that use it.
+fn remove() -> Child {
+    Command::new("rdma").args(["link", "delete", "rxe0"]).spawn().expect("rdma")
+}
+
+fn end_of(subscriber: &mut StateSubscriber<u64>) -> ReceiveError {
+    let mut end = None;
+    wait_within(NOTICED, "the end of a session", || {
+        match subscriber.try_receive() {
+            Ok(_) | Err(ReceiveError::Contended { .. }) => {}
+            Err(error) => end = Some(error),
+        }
+        end.is_some()
+    });
+    end.expect("it was awaited")
+}
+
+#[test]
+#[ignore = "needs an RDMA device that may be removed: tools/soft-roce run"]
+fn removed_device_ends_its_sessions_and_the_node_goes_on() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut publisher = Peer::ready("publisher", dir.path(), "");
+    let node = Node::builder().runtime_dir(dir.path()).open().expect("a node");
+    let far = BOTH.map(|delivery| {
+        let target = format!("{}/t", address());
+        node.state_subscriber::<u64>(target.as_str()).delivery(delivery).open().expect("a subscription")
+    });
+    let mut near = node.state_subscriber::<u64>("shm:p/t").open().expect("a subscription");
+    wait_until("the subscribers", || publisher.ask_number("subscribers") == 3);
+    let (mut removal, began) = (remove(), now());
+    for mut subscriber in far {
+        let end = end_of(&mut subscriber);
+        println!("{:?}, {:?}: {}", began.elapsed(), subscriber.delivery(), ErrorChain(&end));
+        assert!(matches!(end, ReceiveError::Gone { .. }), "{end}");
+    }
+    wait_within(NOTICED, "the end of the publisher's sessions", || publisher.ask_number("subscribers") == 1);
+    wait_until("one event", || publisher.ask_number("events") == 1);
+    // It goes on for its own host.
+    let newest = publisher.ask_number("newest");
+    wait_until("a newer value", || {
+        near.try_receive().expect("it is not lost").is_some_and(|sample| sample.value > newest)
+    });
+    let target = format!("{}/t", address());
+    let error = node.state_subscriber::<u64>(target.as_str()).timeout(NOTICED).open().expect_err("no device");
+    println!("{}", ErrorChain(&error));
+    assert!(error.is_transient(), "it may come back");
+    println!(
+        "removed before the end of the programs: {}",
+        removal.try_wait().expect("it was started").is_some()
+    );
+    publisher.kill();
+    drop((near, node));
+    // This process has used the device, too.
+    let (began, mut is_removed) = (now(), false);
+    while !is_removed && began.elapsed() < PATIENCE / 20 {
+        is_removed = removal.try_wait().expect("it was started").is_some();
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
+    println!("removed before the end of this program: {is_removed}");
+}

@@ -2,9 +2,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Weak};
 
-use self::attachment::{EndedAttachment, Preparing, ServedAttachment};
+use self::attachment::{EndedAttachment, Preparing, RevokedAttachment, ServedAttachment};
 use self::audience::Audience;
-use self::revoking::RevokedAttachment;
 use self::tenure::{Tenure, price};
 use super::core::NodeCore;
 use super::directory::entry;
@@ -264,7 +263,7 @@ impl Served {
     /// The same, except writes that wait for a stalled subscriber, which are tended from time to time.
     fn awaits_writes(&self) -> bool {
         let awaits = |it: &ServedAttachment| !it.rests();
-        let is_told = self.revoked.values().all(RevokedAttachment::is_told);
+        let is_told = self.revoked.values().all(|revoked| revoked.is_told);
         !(self.leaving.is_empty() && self.beginning.is_empty() && is_told) || self.ending().any(awaits)
     }
 

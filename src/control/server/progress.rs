@@ -24,8 +24,8 @@ impl ServerSession {
         Ok(())
     }
 
-    /// Notifies the peer that the publisher no longer takes the attachment into account. One that was overtaken or revoked stays, without its
-    /// topic, until the peer detaches. Sends nothing if the peer is leaving, or the topic has ended.
+    /// Notifies the peer that the publisher no longer takes the attachment into account. One that was overtaken or revoked stays,
+    /// without its topic, until the peer detaches. Sends nothing if the peer is leaving, or the topic has ended.
     pub(crate) fn let_go(
         &mut self,
         attachment: AttachmentId,

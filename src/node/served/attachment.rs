@@ -66,6 +66,16 @@ pub(super) struct EndedAttachment {
     pub(super) unfinished: Unfinished,
 }
 
+/// An attachment that was revoked, until the peer can reach nothing of it.
+#[derive(Debug)]
+pub(super) struct RevokedAttachment {
+    pub(super) attachment: ServedAttachment,
+    /// The peer was notified, so nothing of it is written or read by this node.
+    pub(super) is_told: bool,
+    /// Until when the peer may stop reading by itself: a READ of what is withdrawn would end its whole session.
+    pub(super) until_ns: u64,
+}
+
 /// A topic that has ended, for a peer that may still fetch from it.
 #[derive(Debug)]
 pub(super) struct Kept {

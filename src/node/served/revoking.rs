@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Served;
-use super::attachment::{EndedAttachment, ServedAttachment};
+use super::attachment::{EndedAttachment, RevokedAttachment, ServedAttachment};
 use crate::control::{AttachmentId, LetGoReason, Peer, RefuseReason};
 use crate::event::Event;
 use crate::id::{Delivery, TopicName};
@@ -13,25 +13,9 @@ use crate::node::core::NodeCore;
 use crate::sync::atomic::Ordering;
 
 /// Ends a session in which one topic cannot be withdrawn alone.
-const SESSION_REVOKED: &str = "the access to a topic was revoked, and the publisher's device has no memory windows: its sessions end as a whole";
+const SESSION_REVOKED: &str = "the access to a topic was revoked, and without memory windows on the publisher's device the session ends as a whole";
 /// Ends a session whose peer has proven no key that is left.
 const KEYS_REMOVED: &str = "the keys that this peer has proven are no longer in the keyring";
-
-/// An attachment that was revoked, until the peer can reach nothing of it.
-#[derive(Debug)]
-pub(super) struct RevokedAttachment {
-    attachment: ServedAttachment,
-    is_told: bool,
-    /// Until when the peer may stop reading by itself: a READ of what is withdrawn would end its whole session.
-    until_ns: u64,
-}
-
-impl RevokedAttachment {
-    /// Whether the peer was notified, so that nothing of it is written or read by this node.
-    pub(super) fn is_told(&self) -> bool {
-        self.is_told
-    }
-}
 
 impl Served {
     /// Revokes the access to these topics. Returns how many attachments lose it; [`Self::is_revoking`] says until when.

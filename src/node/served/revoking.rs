@@ -13,7 +13,8 @@ use crate::node::core::NodeCore;
 use crate::sync::atomic::Ordering;
 
 /// Ends a session in which one topic cannot be withdrawn alone.
-const SESSION_REVOKED: &str = "the access to a topic was revoked, and without memory windows on the publisher's device the session ends as a whole";
+const SESSION_REVOKED: &str =
+    "the access to a topic was revoked, and the device has no memory windows: the session ends";
 /// Ends a session whose peer has proven no key that is left.
 const KEYS_REMOVED: &str = "the keys that this peer has proven are no longer in the keyring";
 

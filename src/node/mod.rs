@@ -191,8 +191,8 @@ impl Node {
     /// this library does not.
     ///
     /// Blocks until the node's thread has done it: less than a millisecond on this host, over RDMA a few round trips, and at most a second
-    /// for subscribers that go on reading. Not to be called on that thread: by an admission, or an
-    /// event sink. Allocates.
+    /// for subscribers that go on reading. The node's thread calls `is_revoked`, and revokes a subscriber at which it panics. Not to be
+    /// called on that thread: by an admission, or an event sink. Allocates.
     ///
     /// # Errors
     ///

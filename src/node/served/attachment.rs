@@ -72,6 +72,8 @@ pub(super) struct RevokedAttachment {
     pub(super) attachment: ServedAttachment,
     /// The peer was notified, so nothing of it is written or read by this node.
     pub(super) is_told: bool,
+    /// The peer can read the repository, until it is withdrawn.
+    pub(super) is_readable: bool,
     /// Until when the peer may stop reading by itself: a READ of what is withdrawn would end its whole session.
     pub(super) until_ns: u64,
 }

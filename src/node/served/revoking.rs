@@ -10,6 +10,7 @@ use crate::id::{Delivery, TopicName};
 use crate::keyring::{Keys, Right};
 use crate::limits;
 use crate::node::core::NodeCore;
+use crate::publisher::PublishedTopic;
 use crate::sync::atomic::Ordering;
 
 /// Ends a session in which one topic cannot be withdrawn alone.
@@ -49,9 +50,9 @@ impl Served {
         !self.revoked.is_empty()
     }
 
-    /// When it no longer may.
+    /// When it no longer may read.
     pub(super) fn revoked_due_ns(&self) -> Option<u64> {
-        self.revoked.values().map(|revoked| revoked.until_ns).min()
+        self.revoked.values().filter(|revoked| revoked.is_readable).map(|revoked| revoked.until_ns).min()
     }
 
     fn revoke_one(&mut self, core: &NodeCore, id: AttachmentId, now_ns: u64) {
@@ -65,34 +66,32 @@ impl Served {
         let (process, topic) = (self.process, attachment.topic.name.clone());
         core.tell(&Event::SubscriberRevoked { peer, process, topic });
         let until_ns = now_ns.saturating_add(limits::REVOKED_GRACE_NS);
-        self.revoked.insert(id, RevokedAttachment { attachment, is_told: false, until_ns });
+        let is_shared = self.connection.capabilities().shares_memory;
+        let is_readable = attachment.delivery == Delivery::Pull && !is_shared;
+        self.revoked.insert(id, RevokedAttachment { attachment, is_told: false, is_readable, until_ns });
     }
 
     /// Notifies the peer of revoked attachments, once nothing of them is written or read, and withdraws what it does not leave in time.
     pub(super) fn tend_revoked(&mut self, now_ns: u64) {
-        let is_shared = self.connection.capabilities().shares_memory;
-        let mut over = Vec::new();
-        for (id, RevokedAttachment { attachment, is_told, until_ns }) in &mut self.revoked {
+        let (mut late, mut over) = (Vec::new(), Vec::new());
+        for (id, revoked) in &mut self.revoked {
+            let RevokedAttachment { attachment, is_told, is_readable, until_ns } = revoked;
             if !*is_told && attachment.is_revoked() {
                 // Fails if the session has ended meanwhile, and is not needed then.
                 let _ = self.session.let_go(*id, LetGoReason::Revoked, attachment.topic.newest().get());
                 *is_told = true;
             }
-            let reads = attachment.delivery == Delivery::Pull && !is_shared;
-            if *is_told && !reads || *until_ns <= now_ns {
+            if *is_readable && *until_ns <= now_ns {
+                *is_readable = false;
+                late.push(Arc::clone(&attachment.topic));
+            }
+            if *is_told && !*is_readable {
                 over.push(*id);
             }
         }
+        late.iter().for_each(|topic| self.withdraw_revoked(topic));
         for id in over {
-            let Some(RevokedAttachment { attachment, is_told, .. }) = self.revoked.remove(&id) else {
-                continue;
-            };
-            self.withdraw_revoked(&attachment);
-            if !is_told {
-                // What is in flight still needs the attachment.
-                self.leaving.insert(id, attachment);
-                continue;
-            }
+            let Some(RevokedAttachment { attachment, .. }) = self.revoked.remove(&id) else { continue };
             let (name, counted) = (attachment.topic.name.clone(), attachment.counted);
             let unfinished = attachment.topic.notified();
             self.ended.insert(id, EndedAttachment { name, counted, kept: None, unfinished });
@@ -101,18 +100,17 @@ impl Served {
 
     /// Takes a revoked attachment from which the peer has detached.
     pub(super) fn take_revoked(&mut self, id: AttachmentId) -> Option<ServedAttachment> {
-        let RevokedAttachment { attachment, .. } = self.revoked.remove(&id)?;
-        self.withdraw_revoked(&attachment);
+        let RevokedAttachment { attachment, is_readable, .. } = self.revoked.remove(&id)?;
+        if is_readable {
+            self.withdraw_revoked(&attachment.topic);
+        }
         Some(attachment)
     }
 
-    fn withdraw_revoked(&mut self, attachment: &ServedAttachment) {
-        if attachment.delivery != Delivery::Pull {
-            return;
-        }
-        self.withdraw(&attachment.topic);
-        let capabilities = self.connection.capabilities();
-        if !capabilities.withdraws_one && !capabilities.shares_memory {
+    /// Withdraws a topic's repository, or ends the session where that is not possible alone.
+    fn withdraw_revoked(&mut self, topic: &Arc<PublishedTopic>) {
+        self.withdraw(topic);
+        if !self.connection.capabilities().withdraws_one {
             self.session.reject(RefuseReason::NotPermitted, SESSION_REVOKED);
         }
     }

@@ -124,6 +124,8 @@ pub(crate) const SESSIONS_MIN: usize = 4;
 /// [`COSTLY_UNITS`], so that one peer takes less than a tenth of the node's thread.
 pub(crate) const UNITS_PER_S: u64 = 16 * 1024;
 pub(crate) const UNITS_AT_ONCE: u64 = 16 * 1024;
+/// How often one message of each session is taken, however much the peer has asked for in all of them, nanoseconds.
+pub(crate) const HEARD_NS: u64 = 250_000_000;
 /// Units of a message; of one that attaches or exposes memory; of one that proves keys, a page of the directory or a list of subscribers;
 /// and of a dial on this host.
 pub(crate) const MESSAGE_UNITS: u64 = 1;

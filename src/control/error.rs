@@ -132,7 +132,7 @@ pub enum ControlError {
         /// The topic.
         topic: TopicName,
     },
-    /// The publisher's node has revoked the access of this subscriber. Nothing that was published before is read any more.
+    /// The publisher's node has revoked the access of this subscriber. Values published earlier can no longer be read.
     #[error("the publisher has revoked the access to {topic}")]
     Revoked {
         /// The topic.
@@ -206,7 +206,7 @@ pub enum Unproven {
     WrongTag,
     /// The fabric does not say what it connects.
     Unbound,
-    /// The keys that it proved are no longer in this node's keyring.
+    /// The keys that it proved are no longer in this node's keyring, or no longer cover a topic of the session.
     KeysRemoved,
 }
 
@@ -230,7 +230,7 @@ impl fmt::Display for Unproven {
             Self::NoKnownKey => out.write_str("it proved no key of this node's keyring that gives the right it needs"),
             Self::WrongTag => out.write_str("it named a key and does not have its secret, or passes on what others say"),
             Self::Unbound => out.write_str("this connection cannot be authenticated"),
-            Self::KeysRemoved => out.write_str("the keys that it proved are no longer in this node's keyring"),
+            Self::KeysRemoved => out.write_str("the keys that it proved are no longer in this node's keyring, or no longer cover what the session is for"),
         }
     }
 }

@@ -180,7 +180,12 @@ impl FabricError {
 
     /// Whether another attempt to accept would fail at once, too.
     pub(crate) fn stops_accepting(&self) -> bool {
-        matches!(self, Self::CloseBacklogFull { .. }) || self.is_shortage()
+        match self {
+            Self::CloseBacklogFull { .. } => true,
+            #[cfg(feature = "verbs")]
+            Self::Verbs(VerbsError::NotListening { .. }) => true,
+            _ => self.is_shortage(),
+        }
     }
 
     /// Whether the error ends the connection: no later call can succeed.

@@ -3,16 +3,20 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::file_limit::check_file_limit;
+use crate::clock::{Clock, SystemClock};
 
 /// The magic number of tmpfs (`statfs(2)`).
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 /// Attempts to open a file that is replaced meanwhile.
 const ATTEMPTS_MAX: u32 = 8;
+/// How long a reader that asks whether a file is locked has a lock of its own, at most.
+const READER_PAUSE: Duration = Duration::from_millis(1);
 
 /// Why a repository file cannot be used: see [`PublisherBuilder::warm`](crate::PublisherBuilder::warm) and
 /// [`RepositoryFile`](crate::RepositoryFile).
@@ -215,6 +219,7 @@ impl WarmFile {
                     if rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_err() {
                         return Ok(Opened::Locked(FileBytes { file, path: path.to_owned(), len }));
                     }
+                    SystemClock.pause(READER_PAUSE);
                     continue;
                 }
                 Err(errno) => return Err(system("lock")(errno)),
@@ -257,7 +262,13 @@ impl WarmFile {
     /// Gives the file its name. Whoever opens it then finds it complete.
     pub(crate) fn link(&self) -> Result<(), RepositoryFileError> {
         let linked = rustix::fs::linkat(CWD, own_name(&self.file), CWD, &self.path, AtFlags::SYMLINK_FOLLOW);
-        linked.map_err(system("create", &self.path))
+        linked.map_err(|errno| match errno {
+            // Another publisher has been faster.
+            Errno::EXIST => {
+                RepositoryFileError::InUse { path: self.path.clone(), holder: FileHolder::Unknown }
+            }
+            errno => system("create", &self.path)(errno),
+        })
     }
 
     /// Removes the name of the file.
@@ -306,6 +317,13 @@ impl WarmFile {
     }
 }
 
+impl Drop for WarmFile {
+    fn drop(&mut self) {
+        // A process that is being forked at the moment has the descriptor, and the lock with it.
+        self.release();
+    }
+}
+
 impl AsFd for WarmFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
@@ -347,7 +365,8 @@ impl FileBytes {
                 let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
                 false
             }
-            Err(_) => true,
+            // A file system without such locks has no publishers.
+            Err(errno) => errno == Errno::WOULDBLOCK,
         }
     }
 }

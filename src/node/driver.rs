@@ -97,7 +97,9 @@ impl Driver {
         for listener in listeners {
             driver.listen(listener)?;
         }
-        driver.agenda.mark(KEYRING_KEY);
+        if driver.shared.core.guard.keyring.is_some() {
+            driver.agenda.mark(KEYRING_KEY);
+        }
         Ok(driver)
     }
 

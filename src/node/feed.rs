@@ -13,7 +13,7 @@ use super::publish::Beginning;
 use super::terms::Terms;
 use super::{Node, PublisherBuilder, SubscriberBuilder};
 use crate::fabric::Target;
-use crate::id::{Delivery, Epoch, SlowPolicy};
+use crate::id::{Delivery, Epoch, SlowPolicy, TopicName};
 use crate::memory::RepositoryFileError;
 use crate::publisher::{
     FeedPublisher, Gating, LenLimit, Place, PublisherError, TopicMemory, fresh_incarnation,
@@ -145,7 +145,8 @@ where
         let Self { log, table, .. } = self;
         // The name of the log, which is the feed's, first: an error names the feed.
         let (log_name, table_name) = (log.reserve()?, table.reserve()?);
-        let [log_place, table_place] = places([log.place()?, table.place()?])?;
+        let [log_place, table_place] =
+            places([(log.place()?, log_name.name()), (table.place()?, table_name.name())])?;
         let incarnation = fresh_incarnation()?;
         let is_first = log_name.began;
         let is_kept = log_place.found().is_some();
@@ -501,13 +502,13 @@ pub(super) fn table_file_of(log: &Path) -> PathBuf {
 }
 
 /// Has both files of a feed exist, or neither. A process that was killed when it had made one has published nothing.
-fn places(places: [Place; 2]) -> Result<[Place; 2], PublisherError> {
-    let [log, table] = match places.each_ref().map(|place| place.found().is_some()) {
+fn places(places: [(Place, &TopicName); 2]) -> Result<[Place; 2], PublisherError> {
+    let [log, table] = match places.each_ref().map(|(place, _)| place.found().is_some()) {
         [true, false] | [false, true] => {
-            let [log, table] = places;
-            [log.renewed()?, table.renewed()?]
+            let [(log, log_name), (table, table_name)] = places;
+            [log.renewed(log_name)?, table.renewed(table_name)?]
         }
-        [true, true] | [false, false] => return Ok(places),
+        [true, true] | [false, false] => return Ok(places.map(|(place, _)| place)),
     };
     match (&log, &table) {
         (Place::Kept(_), Place::New(missing)) | (Place::New(missing), Place::Kept(_)) => {

@@ -279,11 +279,13 @@ impl Link {
         LinkError::Session(error)
     }
 
-    /// Compares what the peer has proven with the keys that are in force now. Returns whether it may go on.
+    /// Compares what the peer has proven with the keys that are in force now. Returns whether all that is attached may go on.
     pub(super) fn renew_keys(&self, keys: &Arc<Keys>) -> bool {
         let mut state = self.state.lock();
         let peer = state.peer.as_ref().map(|peer| peer.node.clone());
+        let state = &mut *state;
         state.session.renew_keys(peer.as_ref(), keys)
+            && state.attachments.values().all(|attached| state.session.permits(&attached.topic))
     }
 
     /// Ends the session of a node that stops.

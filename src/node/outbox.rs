@@ -48,6 +48,15 @@ impl Outbox {
         self.waiting.iter().filter_map(|(_, enclosure)| enclosure.as_ref()).any(is_it)
     }
 
+    /// Keeps back this region: the messages that carry it are sent without it.
+    pub(super) fn strip(&mut self, region: &Arc<Registration>) {
+        for (_, enclosure) in &mut self.waiting {
+            enclosure.take_if(
+                |enclosure| matches!(enclosure, Enclosure::Region(waiting) if Arc::ptr_eq(waiting, region)),
+            );
+        }
+    }
+
     /// Whether nothing is queued.
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()

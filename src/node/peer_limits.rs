@@ -6,7 +6,7 @@ use crate::limits;
 
 /// What the peers of a node may take of it, together and each: see [`NodeBuilder::peer_limits`](crate::NodeBuilder::peer_limits).
 ///
-/// Sessions of this host and over RDMA are counted apart, so that the ones never cost the others their place. A peer is a process of this
+/// Sessions of this host and over RDMA are counted apart, so that neither takes places from the other. A peer is a process of this
 /// host, or another host. Beyond its own limit, a peer may have as many sessions as it leaves places, and the processes of one user leave
 /// a 16th of them to those of other users.
 ///

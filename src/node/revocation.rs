@@ -11,6 +11,7 @@ use crate::control::{ControlError, Peer};
 use crate::fabric::WakeQueue;
 use crate::id::TopicName;
 use crate::publisher::PublisherError;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// How often a thread that waits for the node's thread checks that it runs.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
@@ -20,11 +21,13 @@ type Predicate = Box<dyn Fn(&Peer) -> bool + Send>;
 
 /// What the node's thread is to revoke.
 #[derive(Debug, Default)]
-pub(super) struct Revocations(Mutex<Vec<Revocation>>);
+pub(super) struct Revocations(Mutex<Vec<Revocation>>, AtomicU64);
 
 /// The subscribers of a topic that lose their access.
 pub(super) struct Revocation {
-    pub(super) topic: TopicName,
+    topic: TopicName,
+    /// Its number, from 1.
+    pub(super) serial: u64,
     is_revoked: Predicate,
     done: SyncSender<usize>,
 }
@@ -39,7 +42,9 @@ impl Revocations {
         check_runs: impl Fn() -> Result<(), ControlError>,
     ) -> Result<usize, PublisherError> {
         let (done, count) = sync_channel(1);
-        self.0.lock().push(Revocation { topic, is_revoked, done });
+        // Relaxed: the numbers only have to differ.
+        let serial = self.1.fetch_add(1, Ordering::Relaxed) + 1;
+        self.0.lock().push(Revocation { topic, serial, is_revoked, done });
         queue.wake();
         loop {
             match count.recv_timeout(CHECK_INTERVAL) {

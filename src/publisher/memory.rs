@@ -96,10 +96,10 @@ impl Place {
         }
     }
 
-    /// Makes the file new if it was left before anything was published, as the only one of two.
-    pub(crate) fn renewed(self) -> Result<Self, PublisherError> {
+    /// Makes the file of this topic new if it was left before anything was published, as the only one of two.
+    pub(crate) fn renewed(self, topic: &TopicName) -> Result<Self, PublisherError> {
         match self {
-            Self::Kept(kept) if kept.is_empty()? => {
+            Self::Kept(kept) if kept.described.description.name == *topic && kept.is_empty()? => {
                 kept.file.unlink()?;
                 Ok(Self::New(kept.file.path().to_owned()))
             }

@@ -79,7 +79,8 @@ impl RepositoryFile {
         self
     }
 
-    /// Sets the largest repository to read, in bytes; each subscriber allocates as much. The default is 1 GiB.
+    /// Sets the largest repository to read, in bytes; each subscriber allocates as much. The default is 256 MiB
+    /// ([`limits::SUBSCRIBED_LEN_MAX_DEFAULT`]).
     pub fn region_len_max(self, region_len_max: usize) -> Self {
         Self { region_len_max, ..self }
     }

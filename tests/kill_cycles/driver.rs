@@ -217,6 +217,24 @@ impl<P: Publishers> Driver<P> {
 
     /// What the two hold that are never killed, once both have been at rest for a while.
     pub(crate) fn held(&mut self) -> [Held; 2] {
+        let began = now();
+        let mut held = self.held_now();
+        loop {
+            // Longer than a worker waits for work.
+            std::thread::park_timeout(Duration::from_millis(600));
+            let again = self.held_now();
+            let is_at_rest = held
+                .iter()
+                .zip(&again)
+                .all(|(held, again)| held.is_no_less_than(again) && again.is_no_less_than(held));
+            if is_at_rest || began.elapsed() > Duration::from_secs(10) {
+                return again;
+            }
+            held = again;
+        }
+    }
+
+    fn held_now(&mut self) -> [Held; 2] {
         let (publisher, objects) = (self.publishers.holdings(), self.publishers.near_objects());
         [publisher, Held { objects, ..Held::of(&self.subscribers[SPARED]) }]
     }
@@ -225,7 +243,7 @@ impl<P: Publishers> Driver<P> {
     pub(crate) fn check_held(&mut self, before: &[Held; 2], growth_max: u64) {
         let mut after = self.held();
         let mut is_released = |after: &mut [Held; 2]| {
-            *after = self.held();
+            *after = self.held_now();
             before.iter().zip(&*after).all(|(before, after)| before.is_no_less_than(after))
         };
         let began = now();

@@ -43,7 +43,7 @@ impl Source {
         match kind {
             "state" => Self::State(node.state_publisher(topic).warm(path).open().expect("a topic")),
             "log" => {
-                Self::Log(node.log_publisher(topic).capacity(1 << 18).warm(path).open().expect("a topic"))
+                Self::Log(node.log_publisher(topic).capacity(1 << 22).warm(path).open().expect("a topic"))
             }
             "table" => {
                 let builder = node.table_publisher(topic).capacity(CAPACITY).payload_len_max(64);

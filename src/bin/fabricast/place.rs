@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fabricast::{
-    AddressError, AnySubscriber, LogStart, NodeName, Raw, RepositoryFile, RepositoryFileError, Target,
+    AddressError, AnySubscriber, LogStart, NodeName, Raw, RepositoryFile, RepositoryFileError, Target, limits,
 };
 
 use super::failure::{Exit, Failure};
@@ -27,7 +27,7 @@ pub(crate) struct Place {
 pub(crate) fn place(text: &str) -> Result<Place, AddressError> {
     let Some(path) = text.strip_prefix(FILE) else { return Ok(Place { target: target(text)?, file: None }) };
     let path = PathBuf::from(path);
-    let file = RepositoryFile::open(&path);
+    let file = RepositoryFile::open(&path).map(|file| file.region_len_max(limits::REGION_LEN_MAX));
     let topic = file.as_ref().map_or("file", |file| file.topic().as_str());
     let target = target(&format!("{}/{topic}", node_of(&path)))?;
     Ok(Place { target, file: Some((path, Arc::new(file))) })

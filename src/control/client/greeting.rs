@@ -10,6 +10,11 @@ use crate::id::{NodeName, TopicName};
 use crate::keyring::{KeyName, Keys};
 
 impl ClientSession {
+    /// Whether the keys that the peer has proven cover this topic.
+    pub(crate) fn permits(&self, topic: &TopicName) -> bool {
+        self.handshake.permits(topic)
+    }
+
     /// Compares what the peer has proven with the keys that are in force now. Returns whether it may go on.
     pub(crate) fn renew_keys(&mut self, peer: Option<&NodeName>, keys: &Arc<Keys>) -> bool {
         self.handshake.renew_keys(peer, keys)

@@ -6,7 +6,7 @@ use super::Driver;
 use crate::control::Unproven;
 use crate::limits;
 use crate::node::core::KEYRING_KEY;
-use crate::node::served::Served;
+use crate::node::revocation::Revocation;
 
 impl Driver {
     /// Revokes what the program has asked for. Marks the sessions affected.
@@ -14,7 +14,9 @@ impl Driver {
         for revocation in self.shared.core.revocations.take() {
             let mut count = 0;
             for (key, served) in &mut self.served {
-                let revoked = served.revoke(&self.shared.core, &|topic, peer| revocation.covers(topic, peer));
+                let revoked = served.revoke(&self.shared.core, revocation.serial, &|topic, peer| {
+                    revocation.covers(topic, peer)
+                });
                 if revoked > 0 {
                     self.agenda.mark(*key);
                 }
@@ -26,9 +28,10 @@ impl Driver {
 
     /// Tells the program once the peers reach nothing any more.
     pub(super) fn finish_revoking(&mut self) {
-        if !self.revoking.is_empty() && !self.served.values().any(Served::is_revoking) {
-            self.revoking.drain(..).for_each(|(revocation, count)| revocation.done(count));
-        }
+        let served = &self.served;
+        let is_over =
+            |(it, _): &mut (Revocation, usize)| !served.values().any(|served| served.is_revoking(it.serial));
+        self.revoking.extract_if(.., is_over).for_each(|(revocation, count)| revocation.done(count));
     }
 
     /// Looks from time to time whether the keyring has changed, and ends what it does not permit any more.

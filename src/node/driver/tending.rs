@@ -133,7 +133,8 @@ impl Tending {
         self.timeline = timeline;
         let line = ClockLine { namespace: namespace(), timeline };
         let topics = self.living.iter().filter_map(|(key, _)| core.topics.keyed(*key));
-        topics.for_each(|topic| topic.show(&line));
+        // The memory of one that has ended may be another publisher's by now.
+        topics.filter(|topic| !topic.has_ended()).for_each(|topic| topic.show(&line));
     }
 
     fn index(&self, topic: &PublishedTopic) -> Result<usize, usize> {

@@ -275,7 +275,9 @@ impl Served {
 
     /// Bytes of the peer's landing regions, except that of this attachment.
     fn landing_len(&self, except: AttachmentId) -> usize {
-        let held = self.attachments.iter().chain(&self.leaving).filter(|(id, _)| **id != except);
+        let revoked = self.revoked.iter().map(|(id, revoked)| (id, &revoked.attachment));
+        let held =
+            self.attachments.iter().chain(&self.leaving).chain(revoked).filter(|(id, _)| **id != except);
         let has_landing = |it: &&ServedAttachment| it.revocation.is_some();
         held.map(|(_, it)| it).filter(has_landing).map(|it| it.topic.geometry.region_len()).sum()
     }

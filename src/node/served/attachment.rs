@@ -62,14 +62,16 @@ pub(super) struct EndedAttachment {
     pub(super) counted: bool,
     /// The topic, where the peer may still fetch from it.
     pub(super) kept: Option<Kept>,
-    /// For a publisher that waits until its subscribers have received the end.
-    pub(super) unfinished: Unfinished,
+    /// For a publisher that waits until its subscribers have received the end. `None` if it does not wait for this one.
+    pub(super) unfinished: Option<Unfinished>,
 }
 
 /// An attachment that was revoked, until the peer can reach nothing of it.
 #[derive(Debug)]
 pub(super) struct RevokedAttachment {
     pub(super) attachment: ServedAttachment,
+    /// The revocation; 0 if keys have changed.
+    pub(super) serial: u64,
     /// The peer was notified, so nothing of it is written or read by this node.
     pub(super) is_told: bool,
     /// The peer can read the repository, until it is withdrawn.
@@ -230,7 +232,8 @@ impl Drop for ServedAttachment {
             // The node may hold its landing region, or keep the topic for it.
             self.topic.wake();
         }
-        if self.counted {
+        // The memory of a topic that has ended may be another publisher's by now.
+        if self.counted && !self.topic.has_ended() {
             let gauge = self.gauge();
             gauge.set(gauge.value().saturating_sub(1));
         }

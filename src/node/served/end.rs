@@ -21,7 +21,7 @@ impl Served {
         self.beginning.clear();
         self.ending.clear();
         self.leaving.clear();
-        self.revoked.clear();
+        self.withdraw_all_revoked();
         self.ended.clear();
         self.closing = true;
         if let Some(invitation) = self.invitation.take() {

@@ -54,9 +54,13 @@ impl Served {
     pub(super) fn withdraw(&mut self, topic: &Arc<PublishedTopic>) {
         let mut living = self.attachments.values().filter(|it| it.delivery == Delivery::Pull);
         let mut ended = self.ended.values().filter_map(|it| it.kept.as_ref());
+        let mut revoked = self.revoked.values().filter(|it| it.is_readable).map(|it| &it.attachment);
         let is_read = living.any(|it| Arc::ptr_eq(&it.topic, topic))
+            || revoked.any(|it| Arc::ptr_eq(&it.topic, topic))
             || ended.any(|kept| Arc::ptr_eq(&kept.topic, topic));
         if !is_read {
+            // A peer that detaches before it has its grant would receive a key afterwards.
+            self.outbox.strip(&topic.registration);
             self.connection.withdraw(&topic.registration);
         }
     }
@@ -115,7 +119,7 @@ impl Served {
             let until_ns = now_ns.saturating_add(limits::ENDED_GRACE_NS);
             let kept = is_fetched.then(|| Kept { topic: Arc::clone(topic), until_ns });
             let (name, counted) = (topic.name.clone(), attachment.counted);
-            let unfinished = topic.notified();
+            let unfinished = Some(topic.notified());
             self.ended.insert(id, EndedAttachment { name, counted, kept, unfinished });
         }
     }

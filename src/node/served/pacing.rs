@@ -19,7 +19,15 @@ impl Served {
     /// Whether the peer has asked for so much that what it asks next has to wait.
     pub(super) fn has_to_wait(&mut self, now_ns: u64) -> bool {
         let place = self.connection.place().ok().flatten();
-        self.tenure.waits_until_ns = place.and_then(|place| place.waits_until(now_ns));
+        let waits_until_ns = place.and_then(|place| place.waits_until(now_ns));
+        // Whatever the other sessions of the peer ask for, one message of each is taken from time to time.
+        let heard_until_ns = self.tenure.heard_ns.saturating_add(limits::HEARD_NS);
+        let is_due = waits_until_ns.is_some() && heard_until_ns <= now_ns;
+        if is_due {
+            self.tenure.heard_ns = now_ns;
+        }
+        self.tenure.waits_until_ns =
+            waits_until_ns.filter(|_| !is_due).map(|until_ns| until_ns.min(heard_until_ns));
         self.tenure.waits_until_ns.is_some()
     }
 

@@ -20,17 +20,19 @@ const SESSION_REVOKED: &str =
 const KEYS_REMOVED: &str = "the keys that this peer has proven are no longer in the keyring";
 
 impl Served {
-    /// Revokes the access to these topics. Returns how many attachments lose it; [`Self::is_revoking`] says until when.
+    /// Revokes the access to these topics, as part of the revocation with this number. Returns how many attachments lose it;
+    /// [`Self::is_revoking`] says until when.
     pub(in crate::node) fn revoke(
         &mut self,
         core: &NodeCore,
+        serial: u64,
         is_revoked: &dyn Fn(&TopicName, &Peer) -> bool,
     ) -> usize {
         let is_revoked = |topic: &TopicName| is_revoked(topic, &self.subscriber(core, topic));
         let all = self.attachments.iter().filter(|(_, it)| is_revoked(&it.topic.name)).map(|(id, _)| *id);
         let all: Vec<_> = all.collect();
         let now_ns = core.clock.monotonic_ns();
-        all.iter().for_each(|id| self.revoke_one(core, *id, now_ns));
+        all.iter().for_each(|id| self.revoke_one(core, *id, (serial, now_ns)));
         self.tend_revoked(now_ns);
         all.len()
     }
@@ -42,12 +44,12 @@ impl Served {
             return;
         }
         let authority = self.session.authority();
-        self.revoke(core, &|topic, _| !authority.permits(Right::Read, topic));
+        self.revoke(core, 0, &|topic, _| !authority.permits(Right::Read, topic));
     }
 
-    /// Whether the peer may still reach what was revoked.
-    pub(in crate::node) fn is_revoking(&self) -> bool {
-        !self.revoked.is_empty()
+    /// Whether the peer may still reach what this revocation covers.
+    pub(in crate::node) fn is_revoking(&self, serial: u64) -> bool {
+        self.revoked.values().any(|revoked| revoked.serial == serial)
     }
 
     /// When it no longer may read.
@@ -55,7 +57,7 @@ impl Served {
         self.revoked.values().filter(|revoked| revoked.is_readable).map(|revoked| revoked.until_ns).min()
     }
 
-    fn revoke_one(&mut self, core: &NodeCore, id: AttachmentId, now_ns: u64) {
+    fn revoke_one(&mut self, core: &NodeCore, id: AttachmentId, (serial, now_ns): (u64, u64)) {
         let Some(attachment) = self.attachments.remove(&id) else { return };
         attachment.leave();
         // Its landing region is written no more.
@@ -68,14 +70,15 @@ impl Served {
         let until_ns = now_ns.saturating_add(limits::REVOKED_GRACE_NS);
         let is_shared = self.connection.capabilities().shares_memory;
         let is_readable = attachment.delivery == Delivery::Pull && !is_shared;
-        self.revoked.insert(id, RevokedAttachment { attachment, is_told: false, is_readable, until_ns });
+        self.revoked
+            .insert(id, RevokedAttachment { attachment, serial, is_told: false, is_readable, until_ns });
     }
 
     /// Notifies the peer of revoked attachments, once nothing of them is written or read, and withdraws what it does not leave in time.
     pub(super) fn tend_revoked(&mut self, now_ns: u64) {
         let (mut late, mut over) = (Vec::new(), Vec::new());
         for (id, revoked) in &mut self.revoked {
-            let RevokedAttachment { attachment, is_told, is_readable, until_ns } = revoked;
+            let RevokedAttachment { attachment, is_told, is_readable, until_ns, .. } = revoked;
             if !*is_told && attachment.is_revoked() {
                 // Fails if the session has ended meanwhile, and is not needed then.
                 let _ = self.session.let_go(*id, LetGoReason::Revoked, attachment.topic.newest().get());
@@ -93,8 +96,16 @@ impl Served {
         for id in over {
             let Some(RevokedAttachment { attachment, .. }) = self.revoked.remove(&id) else { continue };
             let (name, counted) = (attachment.topic.name.clone(), attachment.counted);
-            let unfinished = attachment.topic.notified();
-            self.ended.insert(id, EndedAttachment { name, counted, kept: None, unfinished });
+            self.ended.insert(id, EndedAttachment { name, counted, kept: None, unfinished: None });
+        }
+    }
+
+    /// Withdraws what was revoked: the session is over, and its connection may outlast it.
+    pub(super) fn withdraw_all_revoked(&mut self) {
+        for (_, RevokedAttachment { attachment, is_readable, .. }) in std::mem::take(&mut self.revoked) {
+            if is_readable {
+                self.withdraw(&attachment.topic);
+            }
         }
     }
 

@@ -10,6 +10,8 @@ pub(super) struct Tenure {
     pub(super) was_connecting: bool,
     /// Since when nothing is attached, ns.
     pub(super) idle_since_ns: Option<u64>,
+    /// When a message was taken last although its requests wait, ns.
+    pub(super) heard_ns: u64,
     /// Until when its requests wait, because the peer has asked for too much, ns.
     pub(super) waits_until_ns: Option<u64>,
 }

@@ -34,10 +34,18 @@ impl Recover for StateWriter {
                 Some(slots.value(hot).ok_or_else(|| Damage { what, offset: geometry.slot_offset(hot) })?)
             }
         };
+        let from = newest.map_or(continued.after, |header| header.sequence);
+        let later = |ahead: u64| Sequence::new(from.get().saturating_add(ahead));
+        if let Some(ahead) =
+            (1..geometry.slot_count().into()).find(|ahead| slots.value(later(*ahead)).is_some())
+        {
+            let (what, offset) = ("a value past the newest", geometry.slot_offset(later(ahead)));
+            return Err(Damage { what, offset });
+        }
         let held_lens =
             (0..geometry.slot_count().into()).map(|slot| slots.held_len(Sequence::new(slot))).collect();
         let mut writer = Self::new(Arc::clone(&region), geometry, line);
-        writer.resume(newest.map_or(continued.after, |header| header.sequence), held_lens);
+        writer.resume(from, held_lens);
         if let Some(SlotHeader { sequence, payload_len, published_ns, .. }) = newest {
             region.store(HOT_LEN, payload_len.into());
             region.store(HOT_PUBLISHED, published_ns);

@@ -55,6 +55,8 @@ impl Endpoint {
 
     /// Revokes the peer's window to this region, if it has one: from now on its key opens nothing.
     pub(in crate::fabric::verbs) fn close_window(&self, region: &Arc<MemoryRegion>) {
+        // One that is being bound stays until that is complete.
+        self.poll_sends(&mut self.state.lock());
         self.windows.lock().close(region);
     }
 }

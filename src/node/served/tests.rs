@@ -22,6 +22,7 @@ use crate::publisher::StatePublisher;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::testkit::fabric::{Network, Reach};
 
+mod revoking;
 mod tenure;
 
 #[derive(Debug, Default)]
@@ -40,13 +41,17 @@ type Parcel = (Vec<u8>, Option<Box<dyn Offer>>);
 #[derive(Debug, Default)]
 pub(in crate::node) struct Line {
     arriving: VecDeque<Parcel>,
-    sent: VecDeque<Vec<u8>>,
+    /// The messages, and how many regions came with each.
+    sent: VecDeque<(Vec<u8>, usize)>,
     /// The last message: a send fails because the peer is gone, and has sent this before.
     last: Option<Vec<u8>>,
     /// The error of a receive without a message.
     error: Option<fn() -> FabricError>,
     /// It accepts no messages.
     is_full: bool,
+    /// How often a region was sent, and withdrawn.
+    exposed: usize,
+    withdrawn: usize,
     /// What it is capable of.
     capabilities: Capabilities,
     /// The work before a region can be sent.
@@ -77,7 +82,7 @@ impl Scripted {
 }
 
 impl Connection for Scripted {
-    fn send(&mut self, message: &[u8], _: Option<&Registration>) -> Result<Sent, FabricError> {
+    fn send(&mut self, message: &[u8], region: Option<&Registration>) -> Result<Sent, FabricError> {
         let mut line = self.0.lock();
         if line.is_full {
             return Ok(Sent::Full);
@@ -86,7 +91,8 @@ impl Connection for Scripted {
             line.arriving.push_back((last, None));
             return Err(FabricError::Closed);
         }
-        line.sent.push_back(message.to_vec());
+        line.exposed += usize::from(region.is_some());
+        line.sent.push_back((message.to_vec(), region.is_some().into()));
         Ok(Sent::Done)
     }
 
@@ -116,7 +122,9 @@ impl Connection for Scripted {
         Ok(work.map_or(Prepared::Done(RemoteKey::default()), |work| Prepared::Work(Box::new(work))))
     }
 
-    fn withdraw(&mut self, _: &Registration) {}
+    fn withdraw(&mut self, _: &Registration) {
+        self.0.lock().withdrawn += 1;
+    }
 
     fn wait_handle(&self) -> BorrowedFd<'_> {
         self.1.wait_handle()
@@ -236,7 +244,9 @@ impl Setup {
         ids.into_iter().for_each(|id| _ = self.served.topic_changed(id.get()));
         self.served.turn(&mut Serving::new(core), now_ns);
         let sent: Vec<_> = self.line.lock().sent.drain(..).collect();
-        sent.iter().filter_map(|message| self.client.on_message(message, 0).transpose()).collect()
+        sent.iter()
+            .filter_map(|(message, regions)| self.client.on_message(message, *regions).transpose())
+            .collect()
     }
 
     /// A publisher, and the messages to a peer that exposes a landing region for so many writes.

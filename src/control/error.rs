@@ -230,7 +230,9 @@ impl fmt::Display for Unproven {
             Self::NoKnownKey => out.write_str("it proved no key of this node's keyring that gives the right it needs"),
             Self::WrongTag => out.write_str("it named a key and does not have its secret, or passes on what others say"),
             Self::Unbound => out.write_str("this connection cannot be authenticated"),
-            Self::KeysRemoved => out.write_str("the keys that it proved are no longer in this node's keyring, or no longer cover what the session is for"),
+            Self::KeysRemoved => out.write_str(
+                "the keys that it proved are no longer in this node's keyring, or no longer cover a topic of the session",
+            ),
         }
     }
 }

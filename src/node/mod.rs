@@ -191,9 +191,9 @@ impl Node {
     /// this library does not.
     ///
     /// Blocks until the node's thread has done it: less than a millisecond on this host, over RDMA up to 200 ms, at most a second for
-    /// subscribers that go on reading, and as long as a value takes that is being written to them. A subscription to a topic that has ended
-    /// is not affected: its subscriber may read the last values for 10 s. The node's thread calls `is_revoked`, and revokes a subscriber at which it panics. Not to be
-    /// called on that thread: by an admission, or an event sink. Allocates.
+    /// subscribers that go on reading, and as long as a value takes that is being written to them. A subscription to a topic that has
+    /// ended is not affected: its subscriber may read the last values for 10 s. The node's thread calls `is_revoked`, and revokes a
+    /// subscriber at which it panics. Not to be called on that thread: by an admission, or an event sink. Allocates.
     ///
     /// # Errors
     ///

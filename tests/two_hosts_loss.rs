@@ -19,6 +19,7 @@ use fabricast::{
     RdmaConnect, ReceiveError, Sample, Sequence, StateSubscriber,
 };
 
+use self::support::files::raise_files;
 use self::support::long::is_long;
 use self::support::pattern::{Pattern, is_whole};
 use self::support::time::{PATIENCE, now, wait_until, wait_within};
@@ -228,6 +229,8 @@ fn subscribers_of_records() {
 #[test]
 #[ignore = "needs another host: tools/soft-roce run2"]
 fn publisher_for_many() {
+    // One host may have half of the places, which the files allow.
+    raise_files();
     let events = Arc::new(Events::default());
     let node = node(&events);
     let mut publisher = node.state_publisher::<u64>(STATE).open().expect("a topic");

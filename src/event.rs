@@ -166,7 +166,7 @@ pub enum Event {
         /// The topic.
         topic: TopicName,
     },
-    /// This node has revoked the access of a subscriber: the program asked for it, or the subscriber's key is no longer in the keyring.
+    /// This node has revoked the access of a subscriber, because the program requested it or the keyring no longer permits it.
     SubscriberRevoked {
         /// The subscriber's node.
         peer: NodeName,

@@ -9,6 +9,7 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use self::support::peer::Peer;
+use self::support::rdma::address;
 use self::support::role::Role;
 use self::support::time::PATIENCE;
 
@@ -22,12 +23,6 @@ const PLACES: u64 = 28;
 /// Strangers: many more than lock all of it.
 const STRANGERS: usize = 70;
 const PORT: u16 = 7477;
-
-/// This host's address.
-fn address() -> String {
-    let host = std::env::var("FABRICAST_VERBS_ADDRESS").unwrap_or_else(|_| "10.77.0.1".to_owned());
-    format!("rdma://{host}:{PORT}")
-}
 
 #[test]
 #[ignore = "no test: a process that a test starts"]
@@ -49,7 +44,7 @@ fn be_victim(role: &Role) {
     has.permitted.remove(CapabilitySet::IPC_LOCK);
     set_capabilities(None, has).expect("a capability can be given up");
     let builder = Node::builder().name("victim").expect("a name").runtime_dir(&role.dir);
-    let node = builder.rdma(&address()).expect("an address").insecure().open().expect("a node");
+    let node = builder.rdma(&address(PORT)).expect("an address").insecure().open().expect("a node");
     role.say(node.peer_limits().rdma_sessions);
     let mut topics = Vec::new();
     loop {
@@ -68,7 +63,7 @@ fn be_victim(role: &Role) {
 
 /// Nodes with a session each, as far as there are places.
 fn be_strangers(role: &Role) {
-    let target = format!("{}/first", address());
+    let target = format!("{}/first", address(PORT));
     let mut sessions: Vec<StateSubscriber<Vec<u8>>> = Vec::new();
     let mut last = String::new();
     for _ in 0..STRANGERS {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use fabricast::{Delivery, ErrorChain, Event, Node, ReceiveError, StateSubscriber};
 
 use self::support::peer::Peer;
+use self::support::rdma::address;
 use self::support::role::Role;
 use self::support::slow::Recorder;
 use self::support::time::{PATIENCE, now, wait_until, wait_within};
@@ -21,12 +22,6 @@ const BOTH: [Delivery; 2] = [Delivery::Pull, Delivery::Push];
 /// How soon the ends of all sessions know it, also in an emulated machine.
 const NOTICED: Duration = Duration::from_secs(3);
 
-/// This host's address.
-fn address() -> String {
-    let host = std::env::var("FABRICAST_VERBS_ADDRESS").unwrap_or_else(|_| "10.77.0.1".to_owned());
-    format!("rdma://{host}:{PORT}")
-}
-
 /// A publisher that says its newest sequence, and what its node has reported of the device.
 #[test]
 #[ignore = "no test: a process that a test starts"]
@@ -34,7 +29,7 @@ fn role() {
     let role = Role::of_this_process();
     let events = Arc::new(Recorder::default());
     let builder = Node::builder().name("p").expect("a name").runtime_dir(&role.dir);
-    let builder = builder.rdma(&address()).expect("an address").insecure();
+    let builder = builder.rdma(&address(PORT)).expect("an address").insecure();
     let node = builder.events(Arc::clone(&events) as _).open().expect("a node");
     let mut publisher = node.state_publisher::<u64>("t").open().expect("a topic");
     role.say("ready");
@@ -77,7 +72,7 @@ fn removed_device_ends_its_sessions_and_the_node_goes_on() {
     let mut publisher = Peer::ready("publisher", dir.path(), "");
     let node = Node::builder().runtime_dir(dir.path()).open().expect("a node");
     let far = BOTH.map(|delivery| {
-        let target = format!("{}/t", address());
+        let target = format!("{}/t", address(PORT));
         node.state_subscriber::<u64>(target.as_str()).delivery(delivery).open().expect("a subscription")
     });
     let mut near = node.state_subscriber::<u64>("shm:p/t").open().expect("a subscription");
@@ -95,7 +90,7 @@ fn removed_device_ends_its_sessions_and_the_node_goes_on() {
     wait_until("a newer value", || {
         near.try_receive().expect("it is not lost").is_some_and(|sample| sample.value > newest)
     });
-    let target = format!("{}/t", address());
+    let target = format!("{}/t", address(PORT));
     let error = node.state_subscriber::<u64>(target.as_str()).timeout(NOTICED).open().expect_err("no device");
     println!("{}", ErrorChain(&error));
     assert!(error.is_transient(), "it may come back");

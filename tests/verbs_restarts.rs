@@ -9,6 +9,7 @@ use fabricast::{Delivery, Epoch, LogStart, LogSubscriber, Node, Sequence};
 use self::support::files::raise_files;
 use self::support::follower::{Follow as _, Follower, Source};
 use self::support::peer::Peer;
+use self::support::rdma::address;
 use self::support::role::Role;
 use self::support::time::{PATIENCE, now, wait_within};
 
@@ -23,19 +24,13 @@ const PUBLISHERS: u64 = 4;
 /// How soon the crowd is back, also on a busy machine.
 const BACK: Duration = PATIENCE.saturating_mul(3);
 
-/// This host's address.
-fn address() -> String {
-    let host = std::env::var("FABRICAST_VERBS_ADDRESS").unwrap_or_else(|_| "10.77.0.1".to_owned());
-    format!("rdma://{host}:{PORT}")
-}
-
 #[test]
 #[ignore = "no test: a process that a test starts"]
 fn role() {
     let role = Role::of_this_process();
     raise_files();
     let builder = Node::builder().name("p").expect("a name").runtime_dir(&role.dir);
-    let node = builder.rdma(&address()).expect("an address").insecure().open().expect("a node");
+    let node = builder.rdma(&address(PORT)).expect("an address").insecure().open().expect("a node");
     let epoch = Epoch::new(role.number(0) as u64).expect("not zero");
     let mut source = Source::open(&node, "log", "t", epoch, Sequence::NONE);
     (0..3).for_each(|_| _ = source.publish());
@@ -50,7 +45,7 @@ fn role() {
 fn crowd_of_subscribers_is_back_after_each_restart_of_its_publisher() {
     raise_files();
     let dir = tempfile::tempdir().expect("a directory");
-    let target = format!("{}/t", address());
+    let target = format!("{}/t", address(PORT));
     let mut publisher = Peer::ready("publisher", dir.path(), "1");
     let [node_count, each] = CROWD;
     let nodes: Vec<Node> =

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use fabricast::{
-    Delivery, FeedUpdate, LogStart, LogSubscriber, Node, PublisherError, ReceiveError, RepositoryFile,
+    FeedUpdate, LogStart, LogSubscriber, Node, PublisherError, ReceiveError, RepositoryFile,
     RepositoryFileError, StateSubscriber, TableSubscriber,
 };
 
@@ -12,12 +12,10 @@ use self::support::long::is_long;
 use self::support::peer::Peer;
 use self::support::role::Role;
 use self::support::time::wait_until;
-use self::support::warm::{Following, Source, memory, play};
+use self::support::warm::{self, Source, memory, play};
 
 #[cfg(test)]
 mod support;
-
-const BOTH: [Delivery; 2] = [Delivery::Pull, Delivery::Push];
 
 #[test]
 #[ignore = "no test: a process that a test starts"]
@@ -28,32 +26,8 @@ fn role() {
 }
 
 fn followers_lose_nothing(kind: &str) {
-    let (dir, memory) = (tempfile::tempdir().expect("a directory"), memory());
-    let path = memory.path().join("t");
-    let arguments = format!("{kind} {}", path.display());
-    let node = Node::builder().runtime_dir(dir.path()).open().expect("a node");
-    let mut publisher = Peer::ready("publisher", dir.path(), &arguments);
-    let mut followers = BOTH.map(|delivery| Following::open(&node, kind, "shm:p/t", delivery));
-    for round in 0..if is_long() { 100 } else { 12 } {
-        publisher.tell("run");
-        let least = followers.iter().map(Following::last).max().expect("two") + 100 + 37 * (round % 7);
-        wait_until("more values", || {
-            followers.iter_mut().for_each(Following::take);
-            followers.iter().all(|follower| follower.last() > least)
-        });
-        publisher.kill();
-        publisher = Peer::ready("publisher", dir.path(), &arguments);
-        let newest = publisher.ask_number("newest");
-        assert!(followers.iter().all(|follower| follower.last() <= newest), "a subscriber has what is lost");
-        wait_until("everything that was published", || {
-            followers.iter_mut().for_each(Following::take);
-            followers.iter().all(|follower| follower.last() == newest)
-        });
-    }
-    for follower in &followers {
-        follower.check_all();
-        println!("{kind}: {}", follower.describe());
-    }
+    let rounds = if is_long() { 100 } else { 12 };
+    warm::followers_lose_nothing(kind, "shm:p/t", rounds, |round| 100 + 37 * (round % 7));
 }
 
 #[test]

@@ -259,7 +259,7 @@ impl WarmFile {
         allocated.map_err(system("reserve the memory of", &self.path))
     }
 
-    /// Gives the file its name. Whoever opens it then finds it complete.
+    /// Gives the file its name. A process that opens it from then on finds it complete.
     pub(crate) fn link(&self) -> Result<(), RepositoryFileError> {
         let linked = rustix::fs::linkat(CWD, own_name(&self.file), CWD, &self.path, AtFlags::SYMLINK_FOLLOW);
         linked.map_err(|errno| match errno {

@@ -171,8 +171,8 @@ impl Region {
         self.kept.as_ref()
     }
 
-    /// Maps the first `len_min` bytes (rounded up to whole pages) of a peer's repository file for reading. It cannot be sealed: whoever may
-    /// write it can cut it, and so end this process by `SIGBUS`.
+    /// Maps the first `len_min` bytes (rounded up to whole pages) of a peer's repository file for reading. It cannot be sealed: a
+    /// process that may write it can cut it, and so end this process by `SIGBUS`.
     pub(crate) fn import_kept(file: BorrowedFd<'_>, len_min: usize) -> Result<Self, MemoryError> {
         let unfit = |why| MemoryError::Unfit { why };
         if !is_tmpfs(file).map_err(|_| unfit("its file system cannot be read"))? {

@@ -14,6 +14,7 @@ pub(crate) mod long;
 pub(crate) mod pattern;
 pub(crate) mod peer;
 pub(crate) mod raw;
+pub(crate) mod rdma;
 pub(crate) mod role;
 #[path = "../../src/testkit/skip.rs"]
 pub(crate) mod skip;

@@ -9,7 +9,9 @@ use fabricast::{
     Persistent, ReceiveError, StatePublisher, StateSubscriber, TablePublisher, TableSubscriber,
 };
 
+use super::peer::Peer;
 use super::role::Role;
+use super::time::wait_until;
 
 /// Keys of tables and feeds: the value of a key is the sequence of its last commit or record.
 const KEYS: u64 = 20;
@@ -257,5 +259,36 @@ impl Following {
     pub(crate) fn describe(&self) -> String {
         let Self { delivery, last, received, unreadable, .. } = self;
         format!("{delivery:?}: {received} received up to {last}, {unreadable} unreadable at first")
+    }
+}
+
+/// Kills a publisher of this kind in each round, in the middle of publishing, and checks that two subscribers at this target, by pull and
+/// by push, lose nothing. Each receives more than `values` of the round before its kill.
+pub(crate) fn followers_lose_nothing(kind: &str, target: &str, rounds: u64, values: impl Fn(u64) -> u64) {
+    let (dir, memory) = (tempfile::tempdir().expect("a directory"), memory());
+    let arguments = format!("{kind} {}", memory.path().join("t").display());
+    let node = Node::builder().runtime_dir(dir.path()).open().expect("a node");
+    let mut publisher = Peer::ready("publisher", dir.path(), &arguments);
+    let deliveries = [Delivery::Pull, Delivery::Push];
+    let mut followers = deliveries.map(|delivery| Following::open(&node, kind, target, delivery));
+    for round in 0..rounds {
+        publisher.tell("run");
+        let least = followers.iter().map(Following::last).max().expect("two") + values(round);
+        wait_until("more values", || {
+            followers.iter_mut().for_each(Following::take);
+            followers.iter().all(|follower| follower.last() > least)
+        });
+        publisher.kill();
+        publisher = Peer::ready("publisher", dir.path(), &arguments);
+        let newest = publisher.ask_number("newest");
+        assert!(followers.iter().all(|follower| follower.last() <= newest), "a subscriber has what is lost");
+        wait_until("everything that was published", || {
+            followers.iter_mut().for_each(Following::take);
+            followers.iter().all(|follower| follower.last() == newest)
+        });
+    }
+    for follower in &followers {
+        follower.check_all();
+        println!("{kind}: {}", follower.describe());
     }
 }

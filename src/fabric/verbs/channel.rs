@@ -54,7 +54,7 @@ impl Channels {
     pub(super) fn sender(&self, address: Ipv4Addr) -> Result<Option<Arc<VerbsChannelSender>>, FabricError> {
         let mut senders = self.senders.lock();
         let known = senders.iter().find(|(of, _)| *of == address).and_then(|(_, sender)| sender.upgrade());
-        // One that a fault has ended serves those that have it, and nobody else.
+        // A sender that a fault has ended is not handed out again.
         let known = known.filter(|sender| !sender.has_ended());
         if known.is_some() {
             return Ok(known);

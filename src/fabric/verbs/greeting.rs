@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! greeting   "FBC1"  version u8  nonce u64  1: the end that dials writes; 0: it does not, u8
-//! rejection  "FBC1"  version u8  reason u8  limit u32, if there is no place
+//! rejection  "FBC1"  version u8  reason u8  limit u32, if all places are taken
 //! ```
 //!
 //! Numbers are in network byte order. The accepting end greets with the other end's nonce. Padding follows.
@@ -39,7 +39,7 @@ pub(super) enum Rejection {
     NoRoom,
     /// The TCP connection comes from another address than its device's.
     OtherAddress,
-    /// There is no place for another session.
+    /// All places for sessions are taken.
     NoPlace(NoPlace),
 }
 

@@ -428,7 +428,7 @@ impl TcpAcceptor {
     }
 }
 
-/// Closes a connection for which there is no place, and says why, as far as that needs no wait.
+/// Refuses a connection: sends the reason, if that does not block, and closes it.
 pub(super) fn turn_away(socket: TcpStream, why: NoPlace) {
     let told = FrameStream::new(socket).and_then(|mut stream| {
         stream.send(&Rejection::NoPlace(why).emit())?;

@@ -77,7 +77,7 @@ struct SessionState {
     attention: Attention,
     /// Whether the peer's host answers.
     silence: Silence,
-    /// How long an event of the device is awaited that says why the queue pair has returned its work.
+    /// Until when this awaits the event of the device that explains why the queue pair has returned its work.
     fault_awaited_until_ns: Option<u64>,
     /// The owner was woken.
     awake: bool,

@@ -13,7 +13,7 @@ use super::{SysError, borrow, check, set_nonblocking, warn_left};
 use crate::fabric::Worker;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
-/// Destroys the identifiers of connections: the kernel may wait for the network meanwhile, and nobody else shall.
+/// Destroys the identifiers of connections on threads of its own, because the kernel may block until the network answers.
 static DESTROYERS: OnceLock<Worker> = OnceLock::new();
 
 /// Delivers the events of connections.

@@ -98,6 +98,10 @@ struct EndpointState {
     is_open: bool,
     /// Whether new one-sided operations are refused.
     is_closed: bool,
+    /// A window waits to be bound until nothing is in flight, so one-sided operations wait, too.
+    is_draining: bool,
+    /// Windows that are being bound.
+    binding: usize,
     /// Whether a probe of the peer's host is in flight.
     is_probing: bool,
     /// Regions exposed to the peer.
@@ -183,6 +187,8 @@ impl Endpoint {
             failure: None,
             is_open: false,
             is_closed: false,
+            is_draining: false,
+            binding: 0,
             is_probing: false,
             exposed: ExposedRegions::default(),
             frames_under_way: 0,
@@ -467,7 +473,8 @@ impl EndpointState {
                 self.send_buffers.extend(buffer);
             }
             Some(Work::Probe) => self.is_probing = false,
-            Some(Work::Bind { .. }) | None => {}
+            Some(Work::Bind { .. }) => self.binding -= 1,
+            None => {}
             Some(Work::Wake { tracker }) => drop(tracker.wakes.fetch_sub(1, Ordering::Relaxed)),
         }
     }

@@ -42,7 +42,7 @@ impl Endpoint {
         if state.work.free_len() < needed + SENDS_RESERVED {
             self.poll_sends(&mut state);
         }
-        if state.work.free_len() < needed + SENDS_RESERVED {
+        if state.is_draining || state.work.free_len() < needed + SENDS_RESERVED {
             return Ok(Posted::NoRoom);
         }
         let work = Work::OneSided { tracker: Arc::clone(tracker), _region: Arc::clone(region) };

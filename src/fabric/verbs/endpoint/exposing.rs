@@ -4,7 +4,6 @@ use super::{Endpoint, EndpointState, Posted, Work};
 use crate::fabric::FabricError;
 use crate::fabric::verbs::error::VerbsError;
 use crate::fabric::verbs::sys::{MemoryRegion, MemoryWindow, Operation};
-use crate::limits::verbs::SENDS_RESERVED;
 
 /// The windows through which the peer reads.
 impl Endpoint {
@@ -32,21 +31,23 @@ impl Endpoint {
         if state.is_open { self.bind_exposed(&mut state) } else { Ok(Posted::Yes) }
     }
 
-    /// Binds the windows of exposed regions.
+    /// Binds the windows of exposed regions, while nothing but bindings is in flight: when soft-RoCE (Linux 6.1) repeats a lost packet, it
+    /// also repeats the bindings after it, which fail the second time and end the connection.
     pub(super) fn bind_exposed(&self, state: &mut EndpointState) -> Result<Posted, FabricError> {
         let mut windows = self.windows.lock();
         while let Some(window) = windows.exposed().map(Arc::clone) {
             if let Some(failure) = state.failure {
                 return Err(failure.into());
             }
-            if state.work.free_len() <= SENDS_RESERVED {
-                self.poll_sends(state);
-            }
-            if state.work.free_len() <= SENDS_RESERVED {
+            self.poll_sends(state);
+            // Bindings send nothing.
+            state.is_draining = state.work.len() > state.binding || state.work.free_len() == 0;
+            if state.is_draining {
                 return Ok(Posted::NoRoom);
             }
             let work = Work::Bind { _window: Arc::clone(&window) };
             let id = state.work.begin(1, work).ok_or(VerbsError::PartlyPosted)?;
+            state.binding += 1;
             self.post_one(state, id, Operation::Bind { window: &window })?;
             windows.bound(&window);
         }
@@ -56,7 +57,10 @@ impl Endpoint {
     /// Revokes the peer's window to this region, if it has one: from now on its key opens nothing.
     pub(in crate::fabric::verbs) fn close_window(&self, region: &Arc<MemoryRegion>) {
         // One that is being bound stays until that is complete.
-        self.poll_sends(&mut self.state.lock());
-        self.windows.lock().close(region);
+        let mut state = self.state.lock();
+        self.poll_sends(&mut state);
+        let mut windows = self.windows.lock();
+        windows.close(region);
+        state.is_draining &= windows.exposed().is_some();
     }
 }

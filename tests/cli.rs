@@ -60,6 +60,9 @@ mod timestamps;
 #[path = "cli/trouble.rs"]
 mod trouble;
 #[cfg(test)]
+#[path = "cli/warm.rs"]
+mod warm;
+
 #[path = "cli/watch.rs"]
 mod watch;
 

@@ -405,6 +405,21 @@ fn event_log_delivers_earlier_and_live_events_and_counts_missed_ones() {
 }
 
 #[test]
+fn warm_publisher_continues_and_leaves_a_file_that_is_read() {
+    let output = example("warm", &directory()).output().unwrap();
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let of = |role: &str| -> Vec<String> {
+        text.lines().filter_map(|line| line.strip_prefix(role)).map(str::to_owned).collect()
+    };
+    assert_eq!(of("publisher: "), ["begins after record 0", "begins after record 2"]);
+    let records = ["1 101.25", "2 101.5", "3 101.75"];
+    assert_eq!(of("file: "), records);
+    let received = of("subscriber: ").into_iter().filter(|line| line.starts_with(char::is_numeric));
+    assert_eq!(received.collect::<Vec<_>>(), records);
+}
+
+#[test]
 fn table_delivers_changes_of_wanted_keys_and_a_snapshot_of_all() {
     let output = example("table", &directory()).output().unwrap();
     let text = String::from_utf8(output.stdout.clone()).unwrap();

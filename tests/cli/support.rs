@@ -111,7 +111,12 @@ impl Place {
 
     /// The same for a topic of this kind.
     pub(crate) fn publish_as(&self, kind: &str, target: &str) -> Running {
-        let running = self.start(&["pub", target, "--kind", kind, "--quiet"]);
+        self.publish_with(target, &["--kind", kind])
+    }
+
+    /// The same with these options.
+    pub(crate) fn publish_with(&self, target: &str, options: &[&str]) -> Running {
+        let running = self.start(&[&["pub", target, "--quiet"], options].concat());
         let (address, topic) = target.split_once('/').unwrap();
         wait_until("the topic", || self.list(&[address]).iter().any(|row| row["topic"] == topic));
         running

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fabricast::Node;
+use fabricast::{EventQueue, Node};
 
 use super::account;
 use super::publisher::Mark;
@@ -14,16 +14,22 @@ const AT_A_TIME: usize = 64;
 /// Longer than any recovery: a subscriber that has not come so far by then says what it lacks.
 pub(crate) const HOPELESS: Duration = Duration::from_secs(20);
 
+/// A subscriber that has not come so far by then says where it stands.
+const SLOW: Duration = Duration::from_secs(1);
+
 /// What it was told to reach, of which publisher, and when it was told.
 struct Goal {
     publisher: usize,
     mark: Mark,
     since: Instant,
+    /// When it says next where it stands.
+    due: Duration,
 }
 
 /// Plays a subscriber. Its arguments: pull, push or block, the pause when there is nothing, microseconds, and the two publishers.
 pub(crate) fn play(role: &Role) {
-    let node = Node::builder().runtime_dir(&role.dir).open().expect("a node");
+    let mut events = EventQueue::new().expect("a queue");
+    let node = Node::builder().runtime_dir(&role.dir).events(events.sink()).open().expect("a node");
     let pause = Duration::from_micros(role.number(1) as u64);
     let mut topics = [2, 3].map(|target| account::open(&node, role.argument(target), role.argument(0)));
     role.say("ready");
@@ -34,11 +40,21 @@ pub(crate) fn play(role: &Role) {
             let taken = (0..AT_A_TIME).take_while(|_| topic.take()).count();
             is_idle &= taken == 0;
         }
-        if let Some(Goal { publisher, mark, since }) = &goal {
+        if let Some(Goal { publisher, mark, since, due }) = &mut goal {
             let behind: Vec<_> = topics[*publisher].iter().filter(|topic| !topic.has_reached(mark)).collect();
             if behind.is_empty() {
                 role.say(since.elapsed().as_millis());
                 goal = None;
+            } else if since.elapsed() > *due {
+                *due += SLOW;
+                let told: Vec<_> = std::iter::from_fn(|| events.try_next()).collect();
+                let behind: Vec<_> = behind.iter().map(|topic| topic.describe()).collect();
+                let waits = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
+                eprintln!(
+                    "process {}, after {:?}: {behind:#?}, {told:#?}, ran and waited {waits}",
+                    std::process::id(),
+                    since.elapsed()
+                );
             } else if since.elapsed() > HOPELESS {
                 let behind: Vec<_> = behind.iter().map(|topic| topic.describe()).collect();
                 panic!("after {HOPELESS:?} {mark:?} of publisher {publisher} is not reached: {behind:#?}");
@@ -54,7 +70,7 @@ pub(crate) fn play(role: &Role) {
         match words[..] {
             ["reach", publisher, ..] => {
                 let publisher = publisher.parse().expect("a number");
-                goal = Some(Goal { publisher, mark: mark_of(&words[2..]), since: now() });
+                goal = Some(Goal { publisher, mark: mark_of(&words[2..]), since: now(), due: SLOW });
             }
             ["counts"] => {
                 let counts = topics.iter().flatten().map(|topic| topic.counts());

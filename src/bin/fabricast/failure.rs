@@ -230,6 +230,7 @@ impl From<PublisherError> for Failure {
             | PublisherError::KeyLenMax { .. } => Exit::Usage,
             PublisherError::Memory(source) => of_memory(source),
             PublisherError::Fabric(source) => of_fabric(source),
+            PublisherError::File(_) => Exit::Local,
             _ => of_system(&error).unwrap_or(Exit::Unreachable),
         };
         Self::of(exit, &error)

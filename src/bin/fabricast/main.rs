@@ -81,7 +81,7 @@ Exit codes:
   5  the publisher is hung
   6  the publisher is gone
   7  local failure: out of file descriptors, memory or disk space, a limit of this process, no
-     RDMA device, or an unusable runtime directory, file in it, or key file
+     RDMA device, or an unusable runtime directory, file in it, key file or repository file
   130  interrupted before the answer, or by a second Ctrl-C. The first Ctrl-C ends `watch`, `tail`,
        `hz` and `pub` cleanly
 

@@ -1,0 +1,98 @@
+//! `pub --warm`, and the commands that read the file of a repository.
+
+use std::path::{Path, PathBuf};
+
+use rustix::process::Signal;
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::support::{Place, Running, json as parsed, wait_until};
+
+/// A directory in a tmpfs.
+fn memory() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").expect("a directory in memory")
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("plain characters")
+}
+
+/// Publishes to a topic of this kind that outlives the command, once the topic is there.
+fn publish(place: &Place, kind: &str, path: &Path) -> Running {
+    place.publish_with("shm:p/t", &["--kind", kind, "--warm", text(path)])
+}
+
+fn target(path: &Path) -> String {
+    format!("file:{}", text(path))
+}
+
+/// Publishes these lines, and waits until the last one is there.
+fn write(place: &Place, publisher: &mut Running, lines: &[&str]) {
+    lines.iter().for_each(|line| publisher.write(line));
+    let last = format!("{:?}", lines.last().expect("a line"));
+    wait_until("the last line", || place.run(&["get", "shm:p/t"]).out.contains(&last));
+}
+
+#[test]
+fn log_of_a_killed_command_is_read_from_its_file_and_continued() {
+    let (place, memory) = (Place::new(), memory());
+    let path = memory.path().join("log");
+    let mut publisher = publish(&place, "log", &path);
+    write(&place, &mut publisher, &["one", "two"]);
+    publisher.signal(Signal::KILL);
+    publisher.end();
+
+    let tail = place.run(&["tail", &target(&path), "--earliest", "--json"]);
+    let values: Vec<_> = tail.printed().lines().map(|line| parsed(line)["value"].clone()).collect();
+    assert_eq!(values, ["one", "two"]);
+    assert!(place.run(&["get", &target(&path)]).printed().contains("\"two\""));
+    assert!(place.run(&["info", &target(&path)]).printed().contains("log"));
+
+    let mut publisher = publish(&place, "log", &path);
+    write(&place, &mut publisher, &["three"]);
+    let tail = place.run(&["tail", &target(&path), "--earliest", "--json"]);
+    let lines: Vec<_> = tail.printed().lines().map(parsed).collect();
+    let sequences: Vec<_> = lines.iter().map(|line| line["sequence"].clone()).collect();
+    assert_eq!(sequences, [json!(1), json!(2), json!(3)]);
+    assert!(lines.iter().all(|line| line["epoch"] == lines[0]["epoch"]), "{lines:?}");
+    publisher.end_input();
+    publisher.end();
+}
+
+#[test]
+fn file_that_is_in_use_or_of_another_topic_is_refused() {
+    let (place, memory) = (Place::new(), memory());
+    let path = memory.path().join("state");
+    let mut publisher = publish(&place, "state", &path);
+    write(&place, &mut publisher, &["one"]);
+    let again = |target: &str, kind: &str| place.run(&["pub", target, "--kind", kind, "--warm", text(&path)]);
+    again("shm:q/t", "state").assert_failure(7, &[text(&path), "in use", &publisher.process().to_string()]);
+    publisher.end_input();
+    publisher.end();
+    again("shm:q/t", "log").assert_failure(7, &[text(&path), "state", "log"]);
+    again("shm:q/other", "state").assert_failure(7, &[text(&path), "the topic t,", "the topic other"]);
+    // It holds what it held.
+    assert!(place.run(&["get", &target(&path)]).printed().contains("\"one\""));
+}
+
+#[test]
+fn file_without_a_repository_is_named_with_what_to_do() {
+    let (place, memory) = (Place::new(), memory());
+    let file = |name: &str, content: &[u8]| -> PathBuf {
+        let path = memory.path().join(name);
+        std::fs::write(&path, content).expect("a file");
+        path
+    };
+    let foreign = file("foreign", &[b'x'; 10_000]);
+    for path in [&foreign, &file("short", b"x"), &file("empty", b"")] {
+        place.run(&["get", &target(path)]).assert_failure(1, &[text(path)]);
+        place.run(&["tail", &target(path)]).assert_failure(1, &[text(path)]);
+    }
+    let missing = memory.path().join("missing");
+    place.run(&["info", &target(&missing)]).assert_failure(3, &[text(&missing)]);
+    place.run(&["get", "file:/dev/zero"]).assert_failure(1, &["/dev/zero", "not a regular file"]);
+    // What others have made is never replaced.
+    let refused = place.run(&["pub", "shm:p/t", "--warm", text(&foreign)]);
+    refused.assert_failure(7, &[text(&foreign)]);
+    assert_eq!(std::fs::read(&foreign).expect("it is there"), [b'x'; 10_000]);
+}

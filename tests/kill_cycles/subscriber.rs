@@ -24,6 +24,8 @@ struct Goal {
     since: Instant,
     /// When it says next where it stands.
     due: Duration,
+    /// How long its thread had waited for a processor then.
+    starved: Duration,
 }
 
 /// Plays a subscriber. Its arguments: pull, push or block, the pause when there is nothing, microseconds, and the two publishers.
@@ -40,7 +42,7 @@ pub(crate) fn play(role: &Role) {
             let taken = (0..AT_A_TIME).take_while(|_| topic.take()).count();
             is_idle &= taken == 0;
         }
-        if let Some(Goal { publisher, mark, since, due }) = &mut goal {
+        if let Some(Goal { publisher, mark, since, due, starved }) = &mut goal {
             let behind: Vec<_> = topics[*publisher].iter().filter(|topic| !topic.has_reached(mark)).collect();
             if behind.is_empty() {
                 role.say(since.elapsed().as_millis());
@@ -49,12 +51,8 @@ pub(crate) fn play(role: &Role) {
                 *due += SLOW;
                 let told: Vec<_> = std::iter::from_fn(|| events.try_next()).collect();
                 let behind: Vec<_> = behind.iter().map(|topic| topic.describe()).collect();
-                let waits = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
-                eprintln!(
-                    "process {}, after {:?}: {behind:#?}, {told:#?}, ran and waited {waits}",
-                    std::process::id(),
-                    since.elapsed()
-                );
+                let (elapsed, starved) = (since.elapsed(), time_starved() - *starved);
+                eprintln!("after {elapsed:?}, {starved:?} of it without a processor: {behind:#?}, {told:#?}");
             } else if since.elapsed() > HOPELESS {
                 let behind: Vec<_> = behind.iter().map(|topic| topic.describe()).collect();
                 panic!("after {HOPELESS:?} {mark:?} of publisher {publisher} is not reached: {behind:#?}");
@@ -70,7 +68,13 @@ pub(crate) fn play(role: &Role) {
         match words[..] {
             ["reach", publisher, ..] => {
                 let publisher = publisher.parse().expect("a number");
-                goal = Some(Goal { publisher, mark: mark_of(&words[2..]), since: now(), due: SLOW });
+                goal = Some(Goal {
+                    publisher,
+                    mark: mark_of(&words[2..]),
+                    since: now(),
+                    due: SLOW,
+                    starved: time_starved(),
+                });
             }
             ["counts"] => {
                 let counts = topics.iter().flatten().map(|topic| topic.counts());
@@ -87,6 +91,12 @@ pub(crate) fn play(role: &Role) {
             _ => panic!("what is {command:?}?"),
         }
     }
+}
+
+/// How long this thread has waited for a processor since it began.
+fn time_starved() -> Duration {
+    let times = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    Duration::from_nanos(times.split(' ').nth(1).and_then(|ns| ns.parse().ok()).unwrap_or(0))
 }
 
 /// A mark, as a publisher reports it.

@@ -31,7 +31,7 @@ pub(super) fn run(bytes: &[u8]) {
         let granted = GrantedAt { newest, after: Sequence::NONE };
         LogReader::open(&geometry.into(), (EPOCH, TOPIC), granted, start).expect("its geometry")
     };
-    let begin = start(&mut input);
+    let mut begin = start(&mut input);
     let mut world = World::new(&mut input, &region, geometry.region_len(), open(Sequence::NONE, begin));
     let (mut last, mut before_commit) = (Sequence::NONE, 0);
     for _ in 0..STEPS_MAX {
@@ -44,8 +44,8 @@ pub(super) fn run(bytes: &[u8]) {
             choice @ 0..=11 => world.step(choice, &mut input, check),
             12 => forge(&mut world, &geometry, &mut input),
             13 => {
-                let reader = open(newest, start(&mut input));
-                let mut before = world.replace(reader);
+                begin = start(&mut input);
+                let mut before = world.replace(open(newest, begin));
                 world.reader.resume(&mut before, input.byte().is_multiple_of(2));
                 last = Sequence::NONE;
             }
@@ -72,6 +72,15 @@ pub(super) fn run(bytes: &[u8]) {
             }
         }
     }
+    // Whatever happened before, the next record arrives.
+    let number = writer.last().get() + 1;
+    writer.append(&payload(number, PAYLOAD_LEN_MAX), number).expect("it fits");
+    writer.commit(number);
+    let newest = writer.last();
+    let is_untouched = world.receive_all(|received| check(&received, newest, &mut last));
+    // One that resumes after a record that was not published yet awaits the one behind it.
+    let is_ahead = matches!(begin, LogStart::Resume { after, .. } if after >= newest);
+    assert!(!is_untouched || is_ahead || last == newest, "{last} is the last of {newest}");
 }
 
 /// Reads the next record in place, if it is one for that.

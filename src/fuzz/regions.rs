@@ -18,6 +18,8 @@ pub(super) const EPOCH: Epoch = Epoch::FIRST;
 pub(super) const STEPS_MAX: usize = 400;
 /// The most calls in a row that may yield something without new memory.
 const TAKES_MAX: usize = 200;
+/// Calls that together find everything that does not change meanwhile.
+const ROUNDS: usize = 16;
 /// Every value with so many wrong bits differs from every other in its CRC-32 at the lengths used here.
 const FLIPS_MAX: u32 = 3;
 
@@ -141,6 +143,19 @@ impl<R: Reader> World<R> {
         self.is_forged = true;
     }
 
+    /// Receives what there is, once the reader sees all that the writer has written. Returns whether nobody else has written there.
+    pub(super) fn receive_all(&mut self, mut check: impl FnMut(Received<'_, R>)) -> bool {
+        if let Way::Landing(_) = self.way {
+            let offsets = (0..self.len).step_by(WORD);
+            offsets.for_each(|offset| self.memory.store(offset, self.repository.load(offset)));
+        }
+        for _ in 0..ROUNDS {
+            self.receive(&mut check);
+            self.now_ns += 1 << 30;
+        }
+        !self.is_forged && self.flips == 0
+    }
+
     /// One step that is the same for all kinds.
     pub(super) fn step(&mut self, choice: u8, input: &mut Input<'_>, mut check: impl FnMut(Received<'_, R>)) {
         match choice {
@@ -161,6 +176,7 @@ impl<R: Reader> World<R> {
             7 => self.now_ns += u64::from(input.byte()) << 20,
             8 => {
                 let (sequence, position, words) = (input.word(), input.word(), input.words(32));
+                self.is_forged = true;
                 self.take_inline(&words, (Sequence::new(sequence), position), &mut check);
             }
             9 => {
@@ -204,6 +220,7 @@ impl<R: Reader> World<R> {
         }
     }
 
+    /// Takes what a notice holds: of a writer, unless it was forged before.
     pub(super) fn take_inline(
         &mut self,
         words: &[u64],
@@ -214,7 +231,6 @@ impl<R: Reader> World<R> {
         if self.way != Way::Fetched || self.fetching.is_some() || !self.reader.has_begun() {
             return;
         }
-        self.is_forged = true;
         self.reader.expect_inline();
         if let Finding::Taken(taken) = self.reader.take_inline(words, sequence, position) {
             self.check(taken, check);

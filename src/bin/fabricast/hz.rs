@@ -345,8 +345,9 @@ impl Meter {
     }
 
     fn lose(&mut self, loss: Loss) {
-        self.second.lost += loss.count;
-        self.whole.lost += loss.count;
+        for tally in [&mut self.second, &mut self.whole] {
+            tally.lost = tally.lost.saturating_add(loss.count);
+        }
         // How many of the lost records had one of the wanted keys is unknown, and so is the interval.
         self.last = self.last.filter(|_| self.counted != Counted::SomeRecords);
         // The next record may be one of another event.

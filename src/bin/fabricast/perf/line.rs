@@ -22,7 +22,9 @@ impl Seen {
     /// The same, with the counts of the subscriber.
     pub(super) fn with(self, stats: SubscriberStats) -> Self {
         let SubscriberStats { torn_retries, conflated, lapped, cut_off, rejected, .. } = stats;
-        Self { torn_retries, lost: conflated + lapped + cut_off, rejected: self.rejected + rejected, ..self }
+        // A publisher says how many were overwritten.
+        let lost = conflated.saturating_add(lapped).saturating_add(cut_off);
+        Self { torn_retries, lost, rejected: self.rejected.saturating_add(rejected), ..self }
     }
 
     /// Tells it to the process that has started this one.
@@ -37,10 +39,10 @@ impl std::ops::Add for Seen {
 
     fn add(self, other: Self) -> Self {
         Self {
-            verified: self.verified + other.verified,
-            torn_retries: self.torn_retries + other.torn_retries,
-            lost: self.lost + other.lost,
-            rejected: self.rejected + other.rejected,
+            verified: self.verified.saturating_add(other.verified),
+            torn_retries: self.torn_retries.saturating_add(other.torn_retries),
+            lost: self.lost.saturating_add(other.lost),
+            rejected: self.rejected.saturating_add(other.rejected),
         }
     }
 }

@@ -62,7 +62,7 @@ mod trouble;
 #[cfg(test)]
 #[path = "cli/warm.rs"]
 mod warm;
-
+#[cfg(test)]
 #[path = "cli/watch.rs"]
 mod watch;
 

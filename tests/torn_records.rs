@@ -151,7 +151,8 @@ where
     let asked: Option<u64> = std::env::var("FABRICAST_TORN_READS").ok().and_then(|text| text.parse().ok());
     let usual = if cfg!(debug_assertions) { 20_000 } else { 1_000_000 };
     let times = if is_long() { 50 } else { 1 };
-    let reads = asked.unwrap_or(u64::from(times) * usual);
+    let usual = u64::from(times) * usual;
+    let reads = asked.unwrap_or(usual);
     let len_max = if asked.is_some() { Duration::MAX } else { times * RUN_LEN_MAX };
     let node = Node::builder().runtime_dir(dir).open().expect("a node");
     let mut receive = open(&node);

@@ -397,16 +397,16 @@ impl ClientSession {
         };
         // Pages must advance: otherwise a peer could keep this side requesting for ever.
         let mut before = after.as_ref();
-        for entry in page.entries() {
+        for entry in page.items() {
             if before.is_some_and(|before| *before >= entry.name) {
                 return Err(wrong_answer("Topics", "the names are not in order"));
             }
             before = Some(&entry.name);
         }
-        if more && page.entries().is_empty() {
+        if more && page.items().is_empty() {
             return Err(wrong_answer("Topics", "an empty page promises more"));
         }
-        Ok(ClientEvent::Topics { entries: page.into_entries(), more })
+        Ok(ClientEvent::Topics { entries: page.into_items(), more })
     }
 
     fn take_granted(&mut self, grant: Grant) -> Result<ClientEvent, ControlError> {

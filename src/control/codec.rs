@@ -414,8 +414,8 @@ mod tests {
             let mut entry = sample::entry("a/b");
             entry.name = "n".repeat(limits::TOPIC_NAME_LEN_MAX).parse().unwrap();
             entry.type_name = Text::cut(&"t".repeat(limits::TYPE_NAME_LEN_MAX + 1));
-            let (page, more) = Page::cut(vec![entry; len + 1]);
-            Message::Topics(Topics { page, more })
+            let page = Page::cut(vec![entry; len + 1]);
+            Message::Topics(Topics { page, more: true })
         }
     }
 }

@@ -176,7 +176,7 @@ impl Handshake {
         }
         let transcript = self.transcript_with(bytes)?;
         let proofs = Prove::cut(keys.giving(self.purpose).map(|key| proof_of(key, &transcript)));
-        if proofs.proofs().is_empty() {
+        if proofs.items().is_empty() {
             return Err(Unproven::NoKeyWithRight { right: self.purpose }.into());
         }
         self.transcript = Some(transcript);
@@ -217,7 +217,7 @@ impl Handshake {
             return Err(Unproven::NoKnownKey.into());
         };
         let mut proven: Vec<Arc<Key>> = Vec::new();
-        for Proof { key, tag } in prove.proofs() {
+        for Proof { key, tag } in prove.items() {
             let Some(key) = keys.with(*key).filter(|key| key.gives(self.purpose)) else { continue };
             if !transcript.is_peers(key, tag) {
                 return Err(Unproven::WrongTag.into());

@@ -1,15 +1,14 @@
 //! The messages between the two ends of a session. Types bound every text and list, so any
 //! value can be sent, and the lengths of a received one need no further check.
 
-use std::fmt;
 use std::num::NonZeroU64;
 
-use serde::de::{Error, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 pub(crate) use super::attachment::AttachmentId;
 use super::bytes::Bytes;
 use super::error::{ControlError, RefuseReason};
+use super::list::List;
 use super::notices::{Heard, Notices, WakeBy, WakeSlot};
 use super::progress::{LetGo, ListSubscribers, Subscribers};
 use super::proof::Prove;
@@ -257,62 +256,8 @@ pub(crate) struct TopicEntry {
     pub(crate) payload_len_max: u64,
 }
 
-/// At most [`DIRECTORY_PAGE_LEN_MAX`](limits::DIRECTORY_PAGE_LEN_MAX) entries of the directory.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Page(Vec<TopicEntry>);
-
-impl Page {
-    /// Takes as many entries as fit, and returns whether some were left over.
-    pub(crate) fn cut(mut entries: Vec<TopicEntry>) -> (Self, bool) {
-        let more = entries.len() > limits::DIRECTORY_PAGE_LEN_MAX;
-        entries.truncate(limits::DIRECTORY_PAGE_LEN_MAX);
-        (Self(entries), more)
-    }
-
-    /// Returns the entries.
-    pub(crate) fn entries(&self) -> &[TopicEntry] {
-        &self.0
-    }
-
-    /// Returns the entries by value.
-    pub(crate) fn into_entries(self) -> Vec<TopicEntry> {
-        self.0
-    }
-}
-
-impl<'de> Deserialize<'de> for Page {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_seq(PageVisitor)
-    }
-}
-
-/// Checks the length of a page before reading its entries, so that the peer cannot choose what is allocated.
-struct PageVisitor;
-
-impl<'de> Visitor<'de> for PageVisitor {
-    type Value = Page;
-
-    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "at most {} topics", limits::DIRECTORY_PAGE_LEN_MAX)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Page, A::Error> {
-        let mut entries = Vec::new();
-        if let Some(len) = seq.size_hint() {
-            if len > limits::DIRECTORY_PAGE_LEN_MAX {
-                return Err(A::Error::invalid_length(len, &self));
-            }
-            entries.reserve_exact(len);
-        }
-        while let Some(entry) = seq.next_element()? {
-            if entries.len() == limits::DIRECTORY_PAGE_LEN_MAX {
-                return Err(A::Error::invalid_length(entries.len() + 1, &self));
-            }
-            entries.push(entry);
-        }
-        Ok(Page(entries))
-    }
-}
+/// Entries of the directory.
+pub(crate) type Page = List<TopicEntry, { limits::DIRECTORY_PAGE_LEN_MAX }>;
 
 /// A schema in its JSON form.
 pub(crate) type SchemaJson = Bytes<{ limits::SCHEMA_LEN_MAX }>;

@@ -56,6 +56,7 @@ mod codec;
 mod error;
 mod frame;
 mod handshake;
+mod list;
 mod message;
 mod notices;
 mod peer;

@@ -1,11 +1,9 @@
 //! Messages about the subscribers of a topic: how far each one is, and which one the publisher has let go.
 
-use std::fmt;
-
-use serde::de::{Error, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 use super::attachment::AttachmentId;
+use super::list::List;
 use crate::id::{Delivery, NodeName, SlowPolicy, TopicName};
 use crate::limits;
 
@@ -68,56 +66,8 @@ pub(crate) struct ProgressEntry {
     pub(crate) unseen_ns: u64,
 }
 
-/// At most [`SUBSCRIBERS_LISTED_MAX`](limits::SUBSCRIBERS_LISTED_MAX) subscribers.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct SubscriberEntries(Vec<SubscriberEntry>);
-
-impl SubscriberEntries {
-    /// Takes as many entries as fit.
-    pub(crate) fn cut(mut entries: Vec<SubscriberEntry>) -> Self {
-        entries.truncate(limits::SUBSCRIBERS_LISTED_MAX);
-        Self(entries)
-    }
-
-    /// Returns the entries by value.
-    pub(crate) fn into_entries(self) -> Vec<SubscriberEntry> {
-        self.0
-    }
-}
-
-impl<'de> Deserialize<'de> for SubscriberEntries {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_seq(EntriesVisitor)
-    }
-}
-
-/// Checks the number of subscribers before reading them, so that the peer cannot choose what is allocated.
-struct EntriesVisitor;
-
-impl<'de> Visitor<'de> for EntriesVisitor {
-    type Value = SubscriberEntries;
-
-    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "at most {} subscribers", limits::SUBSCRIBERS_LISTED_MAX)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<SubscriberEntries, A::Error> {
-        let mut entries = Vec::new();
-        if let Some(len) = seq.size_hint() {
-            if len > limits::SUBSCRIBERS_LISTED_MAX {
-                return Err(A::Error::invalid_length(len, &self));
-            }
-            entries.reserve_exact(len);
-        }
-        while let Some(entry) = seq.next_element()? {
-            if entries.len() == limits::SUBSCRIBERS_LISTED_MAX {
-                return Err(A::Error::invalid_length(entries.len() + 1, &self));
-            }
-            entries.push(entry);
-        }
-        Ok(SubscriberEntries(entries))
-    }
-}
+/// Subscribers of a topic.
+pub(crate) type SubscriberEntries = List<SubscriberEntry, { limits::SUBSCRIBERS_LISTED_MAX }>;
 
 /// Reports to a subscriber that the publisher no longer takes it into account. Sent at most once for an attachment, and once more if it is
 /// revoked.

@@ -250,8 +250,8 @@ impl ServerSession {
         if !std::mem::take(&mut self.listing) {
             return Err(ControlError::WrongAnswer { message: "Topics", detail: "no topics were requested" });
         }
-        let (page, cut) = Page::cut(entries);
-        self.send(&Message::Topics(Topics { page, more: more || cut }));
+        let more = more || entries.len() > limits::DIRECTORY_PAGE_LEN_MAX;
+        self.send(&Message::Topics(Topics { page: Page::cut(entries), more }));
         Ok(())
     }
 

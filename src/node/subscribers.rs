@@ -126,7 +126,7 @@ impl SubscriberList {
             let progress = progress.map(|progress| ProgressListing::of(progress, newest));
             SubscriberListing { node, process, delivery, progress }
         };
-        let subscribers = entries.into_entries().into_iter().map(listing).collect();
+        let subscribers = entries.into_items().into_iter().map(listing).collect();
         Self { newest: Sequence::new(newest), count: count as usize, subscribers }
     }
 }

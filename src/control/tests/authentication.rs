@@ -66,7 +66,7 @@ fn is_refused(server: &mut ServerSession, why: Unproven) {
 
 fn proofs_of(message: &[u8]) -> Vec<Proof> {
     let Ok(Message::Prove(prove)) = codec::decode(message) else { panic!("no proofs") };
-    prove.proofs().to_vec()
+    prove.items().to_vec()
 }
 
 fn proving(proofs: impl IntoIterator<Item = Proof>) -> Vec<u8> {

@@ -170,7 +170,7 @@ fn letting_go_out_of_turn_is_refused() {
 #[test]
 fn listed_subscribers_are_bounded() {
     let list = sample::subscribers();
-    let entry = list.entries.into_entries().remove(0);
+    let entry = list.entries.into_items().remove(0);
     let most = limits::SUBSCRIBERS_LISTED_MAX;
     let entries = crate::control::SubscriberEntries::cut(vec![entry; most + 1]);
     let count = u32::try_from(most).unwrap() + 1;

@@ -186,7 +186,7 @@ fn pages_must_go_forward() {
     ] {
         let mut pair = Pair::ready();
         pair.client.list(after.map(topic)).unwrap();
-        let topics = Message::Topics(Topics { page: Page::cut(entries).0, more });
+        let topics = Message::Topics(Topics { page: Page::cut(entries), more });
         let error = pair.client.on_message(&codec::encode(&topics), 0).unwrap_err();
         assert!(matches!(error, ControlError::WrongAnswer { message: "Topics", .. }));
     }

@@ -96,7 +96,7 @@ pub(crate) fn every_message() -> Vec<Message> {
             challenge: Some(Challenge([0xC5; 32])),
         }),
         Message::ListTopics(ListTopics { after: Some(topic.clone()) }),
-        Message::Topics(Topics { page: Page::cut(vec![entry("a/b")]).0, more: true }),
+        Message::Topics(Topics { page: Page::cut(vec![entry("a/b")]), more: true }),
         Message::Attach(Attach {
             attachment,
             topic: topic.clone(),
@@ -188,8 +188,8 @@ pub(crate) fn any_message() -> impl Strategy<Value = Message> {
         any_hello(),
         proptest::option::of(any_topic()).prop_map(|after| Message::ListTopics(ListTopics { after })),
         (proptest::collection::vec(any_name(), 0..4), any::<bool>()).prop_map(|(names, more)| {
-            let entries = names.iter().map(|name| entry(name)).collect();
-            Message::Topics(Topics { page: Page::cut(entries).0, more })
+            let page = Page::cut(names.iter().map(|name| entry(name)));
+            Message::Topics(Topics { page, more })
         }),
         (any_attachment(), any_topic(), any_delivery(), any::<Option<u64>>(), any_options(), any_progress())
             .prop_map(|(attachment, topic, delivery, schema_hash, options, progress)| {

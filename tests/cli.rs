@@ -45,6 +45,9 @@ mod rdma;
 #[path = "cli/restarts.rs"]
 mod restarts;
 #[cfg(test)]
+#[path = "cli/revoked.rs"]
+mod revoked;
+#[cfg(test)]
 #[path = "cli/slow.rs"]
 mod slow;
 #[cfg(test)]

@@ -306,6 +306,19 @@ const KNOWN: [(RefuseReason, u16, &str); 18] = [
     (RefuseReason::Idle, 39, "the session was not used"),
 ];
 
+impl ControlError {
+    /// Returns whether the other end does not admit this node, or not any more, to what it asked for: the keys at one of the ends have
+    /// to change, or what the publisher's program revoked.
+    pub fn denies_access(&self) -> bool {
+        use RefuseReason::{NotAuthenticated, NotPermitted};
+        match self {
+            Self::Unauthenticated { .. } | Self::NotCovered { .. } | Self::Revoked { .. } => true,
+            Self::Refused { reason, .. } => matches!(reason, NotAuthenticated | NotPermitted),
+            _ => false,
+        }
+    }
+}
+
 impl RefuseReason {
     /// Returns whether the peer may grant the same request later.
     pub(crate) fn is_transient(self) -> bool {

@@ -161,8 +161,9 @@ pub enum ReceiveError {
         /// The last record that was received, reported lost, or skipped.
         last: Sequence,
     },
-    /// The publisher's process is gone or unreachable. Every value that can still be read was received.
-    #[error("the publisher is gone")]
+    /// The publisher's process is gone or unreachable, or its node does not admit this subscriber any more: see
+    /// [`ControlError::denies_access`]. Every value that can still be read was received.
+    #[error("{}", gone(source))]
     Gone {
         /// How this was noticed.
         #[source]
@@ -239,6 +240,14 @@ pub enum ReceiveError {
 }
 
 /// How a line differs from others.
+fn gone(source: &ControlError) -> &'static str {
+    if source.denies_access() {
+        "the publisher does not admit this subscriber any more"
+    } else {
+        "the publisher is gone"
+    }
+}
+
 fn out_of_step(epoch: Epoch, expected: Epoch) -> String {
     if epoch == expected {
         return "has a topic of another kind than those of other lines: it is left out".to_owned();

@@ -54,6 +54,8 @@ pub(crate) struct Arrivals<'a> {
     last: Option<u64>,
     /// Values since the time was last checked, all without waiting.
     unlooked: u32,
+    /// An error that came with news, which are reported first.
+    held: Option<ReceiveError>,
     /// The heart of each line's publisher, and when they were last checked.
     hearts: Vec<Heart>,
     looked: Option<Instant>,
@@ -119,7 +121,18 @@ impl<'a> Arrivals<'a> {
         let deadline = followed.duration.map(Deadline::after);
         let (kind, hearts) =
             (source.current().map(AnySubscriber::kind), vec![Heart::default(); source.lines()]);
-        Self { source, interrupt, followed, deadline, kind, last: None, unlooked: 0, hearts, looked: None }
+        Self {
+            source,
+            interrupt,
+            followed,
+            deadline,
+            kind,
+            last: None,
+            unlooked: 0,
+            held: None,
+            hearts,
+            looked: None,
+        }
     }
 
     /// Waits until the topic exists, and limits it to these keys; `None` if the process was interrupted before.
@@ -186,6 +199,9 @@ impl<'a> Arrivals<'a> {
         if let Some(news) = self.source.take_news() {
             return self.report(news);
         }
+        if let Some(error) = self.held.take() {
+            return self.end(error);
+        }
         let positioned = |received: Received<'_>| {
             let replaced = received.key.map(|key| (key.number.saturating_sub(key.replaced), key.replaced));
             (received.meta.sequence.get(), (received.line, replaced), take(received))
@@ -198,7 +214,10 @@ impl<'a> Arrivals<'a> {
             }
             received => received,
         };
-        if let Some(news) = self.source.take_news() {
+        if !matches!(received, Ok(Some(_)))
+            && let Some(news) = self.source.take_news()
+        {
+            self.held = received.err().filter(|error| !matches!(error, ReceiveError::Contended { .. }));
             return self.report(news);
         }
         match received {
@@ -223,11 +242,18 @@ impl<'a> Arrivals<'a> {
                 }
                 Ok(self.ended().unwrap_or(Arrival::Nothing))
             }
-            Err(ReceiveError::Ended { .. }) if self.source.lines() > 1 => {
+            Err(error) => self.end(error),
+        }
+    }
+
+    /// What an error means: the end of the topic, a loss, or a failure.
+    fn end<R>(&mut self, error: ReceiveError) -> Result<Arrival<R>, Failure> {
+        match error {
+            ReceiveError::Ended { .. } if self.source.lines() > 1 => {
                 Ok(Arrival::Over("the topic has ended".to_owned()))
             }
-            Err(ReceiveError::Ended { .. }) => Ok(Arrival::Over("it has ended".to_owned())),
-            Err(error) => self.reject(error),
+            ReceiveError::Ended { .. } => Ok(Arrival::Over("it has ended".to_owned())),
+            error => self.reject(error),
         }
     }
 
@@ -288,13 +314,14 @@ impl<'a> Arrivals<'a> {
         if self.followed.is_json {
             let (line, epoch) = (line.map(ToString::to_string), epoch.map(|epoch| epoch.to_string()));
             let (topic, waited_ns) = (target.topic.as_str(), news.waited_ns());
-            output::json_line(&mut std::io::stdout(), &NewsLine { topic, event, epoch, line, waited_ns })?;
+            let line = NewsLine { topic, event, epoch, line, waited_ns, reason: news.reason() };
+            output::json_line(&mut std::io::stdout(), &line)?;
         }
         if is_of_same {
             return Ok(Arrival::Nothing);
         }
         let is_found = match &news {
-            News::Lost(_) => false,
+            News::Lost { .. } => false,
             News::Line(line) => matches!(line.event, LineEvent::Found { .. }),
             _ => true,
         };
@@ -328,9 +355,10 @@ impl<'a> Arrivals<'a> {
                 let sentence = "no line has a publisher any more, and none has ended the topic";
                 return Err(Failure::new(Exit::Gone, sentence));
             }
-            ReceiveError::Gone { .. } => {
+            ReceiveError::Gone { source } => {
+                let exit = if source.denies_access() { Exit::Refused } else { Exit::Gone };
                 let sentence = format!("{}: {}", self.followed.target, ErrorChain(&error));
-                return Err(Failure::new(Exit::Gone, sentence));
+                return Err(Failure::new(exit, sentence));
             }
             ReceiveError::Overdue { waited, .. } => return self.report(News::Overdue(*waited)),
             ReceiveError::NotResumed { .. } => {

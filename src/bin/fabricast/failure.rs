@@ -246,6 +246,7 @@ impl From<InspectError> for Failure {
 impl From<ReceiveError> for Failure {
     fn from(error: ReceiveError) -> Self {
         let exit = match &error {
+            ReceiveError::Gone { source } if source.denies_access() => Exit::Refused,
             ReceiveError::Ended { .. } | ReceiveError::Gone { .. } => Exit::Gone,
             ReceiveError::Fabric(source) => of_fabric(source),
             _ => Exit::No,

@@ -10,8 +10,8 @@ use super::output::shown;
 /// What happens to a publisher, or to one of several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum News {
-    /// It is gone, or has ended the topic: why.
-    Lost(String),
+    /// It is gone, has ended the topic, or does not admit this command any more.
+    Lost { why: String, is_refused: bool },
     /// A publisher of the same epoch, or the first one, was found.
     Found,
     /// A publisher of another epoch was found.
@@ -68,6 +68,9 @@ pub(crate) struct NewsLine<'a> {
     /// Of values that are overdue only: for how long none has come.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) waited_ns: Option<u64>,
+    /// Of publishers that are lost because they do not admit the command any more only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<&'static str>,
 }
 
 /// What it means that a publisher hangs, and that it does not any more.
@@ -93,10 +96,18 @@ impl News {
         }
     }
 
+    /// Why a publisher is lost, if it is not gone.
+    pub(crate) fn reason(&self) -> Option<&'static str> {
+        matches!(self, Self::Lost { is_refused: true, .. }).then_some("refused")
+    }
+
     /// The name of the event, and what happened, for people. A first publisher is called found.
     pub(crate) fn described(&self, is_first: bool) -> (&'static str, String) {
         match self {
-            Self::Lost(why) => ("lost", format!("{why}; waiting for a publisher")),
+            Self::Lost { why, is_refused: true } => {
+                ("lost", format!("{why}; trying again, in case it is restored"))
+            }
+            Self::Lost { why, .. } => ("lost", format!("{why}; waiting for a publisher")),
             Self::Found if is_first => ("resumed", "its publisher was found".to_owned()),
             Self::Found => ("resumed", "the publisher is back and continues".to_owned()),
             Self::Restarted => ("restarted", "the publisher has restarted: sequences begin anew".to_owned()),

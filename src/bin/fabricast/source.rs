@@ -36,8 +36,8 @@ enum Subscription {
 #[derive(Debug)]
 struct Outlasting {
     persistent: Persistent<AnySubscriber<Raw>>,
-    /// Why the last session ended.
-    end: String,
+    /// Why the last session ended, and whether its publisher does not admit this command any more.
+    end: (String, bool),
     /// The outages that were reported, and whether it was reported lost, and not found since.
     outages: u64,
     is_lost: bool,
@@ -52,7 +52,7 @@ impl Source {
     /// Goes on with the next publisher.
     pub(crate) fn persistent(subscriber: Persistent<AnySubscriber<Raw>>, pulses: Arc<Pulses>) -> Self {
         let is_lost = !subscriber.is_attached();
-        let outlasting = Outlasting { persistent: subscriber, end: String::new(), outages: 0, is_lost };
+        let outlasting = Outlasting { persistent: subscriber, end: Default::default(), outages: 0, is_lost };
         Self { subscription: Subscription::Persistent(Box::new(outlasting)), pulses, news: VecDeque::new() }
     }
 
@@ -208,7 +208,8 @@ impl Outlasting {
             let received = persistent.try_receive_with(|subscriber| {
                 let received = try_receive(subscriber).map(|received| received.map(take));
                 if let Err(why @ (ReceiveError::Ended { .. } | ReceiveError::Gone { .. })) = &received {
-                    *end = ErrorChain(why).to_string();
+                    let is_refused = matches!(why, ReceiveError::Gone { source } if source.denies_access());
+                    *end = (ErrorChain(why).to_string(), is_refused);
                 }
                 received
             });
@@ -232,7 +233,8 @@ impl Outlasting {
         let outages = self.persistent.outages();
         if std::mem::replace(&mut self.outages, outages) != outages {
             self.is_lost = true;
-            news.push_back(News::Lost(std::mem::take(&mut self.end)));
+            let (why, is_refused) = std::mem::take(&mut self.end);
+            news.push_back(News::Lost { why, is_refused });
         }
     }
 }

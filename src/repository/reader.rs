@@ -168,6 +168,11 @@ pub(crate) trait Reader: Debug + Sized {
         0
     }
 
+    /// Whether those from the next one on are damaged, as far as it has seen.
+    fn ends_damaged(&self) -> bool {
+        false
+    }
+
     /// Gives up the values up to this one, which are unreadable. Returns the first of them and their number, if any.
     fn give_up(&mut self, last: Sequence) -> Option<(Sequence, u64)>;
 

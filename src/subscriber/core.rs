@@ -468,12 +468,16 @@ impl<R: Reader> Core<R> {
     /// Reports the end of the topic, after a report of the last values if they cannot be received.
     #[cold]
     fn conclude(&mut self) -> Result<Option<Taken>, ReceiveError> {
+        let is_damaged = self.reader.ends_damaged();
         // Once: a reader of a landing region finds again that it does not have them.
         if !std::mem::replace(&mut self.has_given_up, true)
             && let Some(TopicEnd::Ended { published }) = self.subscription.end()
             && let Some((first_lost, count)) = self.reader.give_up(published)
         {
-            return Err(ReceiveError::CutOff { first_lost, count });
+            return Err(match is_damaged {
+                true => ReceiveError::DamagedRecords { first_lost, count },
+                false => ReceiveError::CutOff { first_lost, count },
+            });
         }
         let stats = self.stats();
         match self.subscription.end() {

@@ -85,12 +85,17 @@ fn file_without_a_repository_is_named_with_what_to_do() {
     };
     let foreign = file("foreign", &[b'x'; 10_000]);
     for path in [&foreign, &file("short", b"x"), &file("empty", b"")] {
-        place.run(&["get", &target(path)]).assert_failure(1, &[text(path)]);
-        place.run(&["tail", &target(path)]).assert_failure(1, &[text(path)]);
+        place.run(&["get", &target(path)]).assert_failure(7, &[text(path)]);
+        place.run(&["tail", &target(path)]).assert_failure(7, &[text(path)]);
     }
     let missing = memory.path().join("missing");
     place.run(&["info", &target(&missing)]).assert_failure(3, &[text(&missing)]);
-    place.run(&["get", "file:/dev/zero"]).assert_failure(1, &["/dev/zero", "not a regular file"]);
+    place.run(&["get", "file:/dev/zero"]).assert_failure(7, &["/dev/zero", "not a regular file"]);
+    for option in [&["--follow"][..], &["--push"], &["--follow", "--deadline", "1s"]] {
+        place
+            .run(&[&["tail", "file:/dev/zero"], option].concat())
+            .assert_failure(2, &["a file has no publisher"]);
+    }
     // What others have made is never replaced.
     let refused = place.run(&["pub", "shm:p/t", "--warm", text(&foreign)]);
     refused.assert_failure(7, &[text(&foreign)]);

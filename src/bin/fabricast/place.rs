@@ -40,6 +40,11 @@ fn node_of(path: &Path) -> String {
 }
 
 impl Place {
+    /// Whether it is in a file.
+    pub(crate) fn is_file(&self) -> bool {
+        self.file.is_some()
+    }
+
     /// The repository file, if it is one.
     pub(crate) fn file(&self) -> Result<Option<&RepositoryFile>, Failure> {
         match self.file.as_ref().map(|(_, file)| file.as_ref()) {
@@ -76,9 +81,6 @@ fn exit_of(error: &RepositoryFileError) -> Exit {
         RepositoryFileError::System { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
             Exit::Unreachable
         }
-        RepositoryFileError::System { .. }
-        | RepositoryFileError::TooLarge { .. }
-        | RepositoryFileError::Unread { .. } => Exit::Local,
-        _ => Exit::No,
+        _ => Exit::Local,
     }
 }

@@ -25,6 +25,10 @@ pub(crate) use self::arguments::Arguments;
 
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
     let target = &*arguments.target;
+    if arguments.target.is_file() && (arguments.follow || arguments.push) {
+        let sentence = "a file has no publisher: omit --follow and --push, or name a topic of a node";
+        return Err(Failure::usage(sentence));
+    }
     let delivery = if arguments.push { Delivery::Push } else { Delivery::Pull };
     let (start, until_end) = (arguments.start(), arguments.is_until_end());
     let following = Following { delivery, start, until_end, deadline: arguments.deadline, progress: true };

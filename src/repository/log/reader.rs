@@ -341,11 +341,13 @@ impl LogReader {
         (self.from, self.until) = (HELD_FROM, HELD_FROM);
     }
 
-    /// Advances past a damaged frame: the next valid one shows how many records are missing.
+    /// Advances past a damaged frame: the next valid one shows how many records are missing. Where a frame has the sequence that follows
+    /// that of the frame before, its length is believed, too; a wrong one leads to a frame without the next sequence.
     #[cold]
     fn pass_damaged(&mut self, words: usize) {
-        (self.reason, self.doubts) = (LossReason::Damaged, true);
-        self.pass(words, None);
+        let at = self.at.map(Sequence::next);
+        (self.reason, self.doubts) = (LossReason::Damaged, at.is_none());
+        self.pass(words, at);
     }
 
     /// Finds the start.
@@ -551,10 +553,14 @@ impl Reader for LogReader {
             return None;
         }
         let count = last.get().checked_sub(self.next.get())?.saturating_add(1);
-        let first = std::mem::replace(&mut self.next, last.next());
+        let counted = if self.ends_damaged() { &mut self.counts.rejected } else { &mut self.counts.cut_off };
+        *counted = counted.saturating_add(count);
         self.has_given_up = true;
-        self.counts.cut_off = self.counts.cut_off.saturating_add(count);
-        Some((first, count))
+        Some((std::mem::replace(&mut self.next, last.next()), count))
+    }
+
+    fn ends_damaged(&self) -> bool {
+        self.reason == LossReason::Damaged && self.at != Some(self.next)
     }
 
     fn counts(&self) -> SubscriberStats {

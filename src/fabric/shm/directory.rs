@@ -155,9 +155,8 @@ impl RuntimeDirectory {
         if stat.st_uid != rustix::process::geteuid().as_raw() {
             return Err(self.of_another_user(stat.st_uid));
         }
-        match self.group {
-            Some(group) => self.open_directory_to(directory, &stat, group)?,
-            None => {}
+        if let Some(group) = self.group {
+            self.open_directory_to(directory, &stat, group)?;
         }
         Ok(directory)
     }

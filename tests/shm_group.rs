@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use fabricast::{
-    Admission, Keyring, Node, NodeBuilder, Peer as PeerOfTopic, PeerAddress, Right, StatePublisher, TopicName,
+    Admission, ControlError, Keyring, Node, NodeBuilder, Peer as PeerOfTopic, PeerAddress, Right,
+    StatePublisher, SubscriberError, TopicName, Unproven,
 };
 
 use self::support::peer::Peer;
@@ -65,6 +66,14 @@ fn publish(node: &Node) -> StatePublisher<u64> {
 #[ignore = "a process of another user"]
 fn role() {
     let role = Role::of_this_process();
+    if role.name == "publisher" {
+        let builder = Node::builder().runtime_dir(&role.dir).name("quotes").expect("a name");
+        let node = builder.shm_group(GROUP).open().expect("a node");
+        let _publisher = publish(&node);
+        role.say("ready");
+        role.command();
+        return;
+    }
     role.say(subscribe(&role).unwrap_or_else(|error| chain(error.as_ref())));
 }
 
@@ -172,6 +181,29 @@ fn keyring_decides_for_members_of_the_group_too() {
     let node = place.builder("quotes").shm_group(GROUP).open().expect("a node");
     let _publisher = publish(&node);
     assert_eq!(place.outcome("quotes", MEMBER, &secret(1)), received("quotes"), "root is trusted");
+}
+
+/// The kernel shows whose a node is, and that is not enough where others can have nodes.
+#[test]
+fn node_of_another_user_has_to_prove_a_key() {
+    let Some(place) = Place::new("shm-group") else { return };
+    fs::create_dir(place.dir()).expect("a directory");
+    std::os::unix::fs::chown(place.dir(), Some(MEMBER.0), Some(MEMBER.1)).expect("root gives it away");
+    fs::set_permissions(place.dir(), fs::Permissions::from_mode(0o700)).expect("its mode");
+    let mut publisher = Peer::start_as(MEMBER, "publisher", &place.dir(), "");
+    assert_eq!(publisher.hear(), "ready");
+    let subscribe = |builder: NodeBuilder| {
+        let node = builder.runtime_dir(place.dir()).open().expect("root reads any directory that it names");
+        node.state_subscriber::<u64>("shm:quotes/md").timeout(PATIENCE).open()
+    };
+    let mut subscriber = subscribe(Node::builder()).expect("without keys nothing is to be proven");
+    assert_eq!(subscriber.try_receive().expect("it goes on").map(|sample| sample.value), Some(7));
+    let (user, group) = MEMBER;
+    assert_eq!(subscriber.peer().expect("a publisher").address, PeerAddress::Local { user, group });
+    let keyring = Keyring::from_text(&format!("mine read * {}", "01".repeat(32))).expect("a line");
+    let error = subscribe(Node::builder().keys(keyring)).expect_err("it proves nothing");
+    let SubscriberError::Session { source, .. } = &error else { panic!("{error:?}") };
+    assert_eq!(*source, ControlError::Unauthenticated { why: Unproven::DialledWithoutKeys });
 }
 
 #[test]

@@ -77,9 +77,12 @@ fn role() {
     role.say(subscribe(&role).unwrap_or_else(|error| chain(error.as_ref())));
 }
 
-fn chain(error: &dyn std::error::Error) -> String {
+/// The error with its causes, and whether another attempt may succeed.
+fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let is_transient = error.downcast_ref().is_some_and(SubscriberError::is_transient);
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ").replace('\n', " ")
+        + if is_transient { " (transient)" } else { "" }
 }
 
 /// Receives a value by pull and one by push, lists the nodes, and tries to take a name among them.
@@ -153,6 +156,7 @@ fn node_is_open_to_its_user_only_unless_it_says_otherwise() {
     let _other = publish(&open);
     let told = place.outcome("alone", MEMBER, "");
     assert!(told.contains("is open to its own user only, or to another group"), "{told}");
+    assert!(!told.contains("(transient)"), "{told}");
     assert_eq!(place.outcome("open", MEMBER, ""), received("open"));
     // A name that was open is taken again.
     drop((_other, open));

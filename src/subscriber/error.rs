@@ -411,7 +411,10 @@ impl SubscriberError {
         match self {
             Self::Unreachable { source, .. } => !matches!(
                 source,
-                FabricError::WithoutVerbs { .. } | FabricError::Access { .. } | FabricError::NotAdmitted(_)
+                FabricError::WithoutVerbs { .. }
+                    | FabricError::Access { .. }
+                    | FabricError::NotAdmitted(_)
+                    | FabricError::NotOpen { .. }
             ),
             Self::Session { source, .. } => match source {
                 ControlError::Version { .. }

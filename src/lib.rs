@@ -131,7 +131,7 @@ pub use event::{Event, EventSink};
 #[cfg(feature = "verbs")]
 pub use fabric::verbs::VerbsError;
 pub use fabric::{
-    Address, AddressError, FabricError, NoPlace, NodeListing, PeerAddress, RdmaConnect, Target,
+    Address, AddressError, FabricError, NoPlace, NodeListing, NotAdmitted, PeerAddress, RdmaConnect, Target,
     default_runtime_dir,
 };
 pub use id::{Delivery, Epoch, Kind, Meta, NameError, NodeName, Sequence, SlowPolicy, TopicId, TopicName};

@@ -32,6 +32,12 @@ pub const KEYRING_LEN_MAX: usize = 1 << 20;
 pub(crate) const KEY_FIELDS_MAX: usize = 5;
 /// Most keys that a peer proves in a session.
 pub const KEYS_PROVEN_MAX: usize = 64;
+/// Keys that a request to connect over RDMA shows.
+#[cfg(any(test, feature = "verbs"))]
+pub(crate) const KEYS_PER_REQUEST: usize = 8;
+/// Keys with which a request is compared for one unit of what a peer may ask for: see [`UNITS_PER_S`].
+#[cfg(feature = "verbs")]
+pub(crate) const KEYS_PER_UNIT: usize = 8;
 
 /// Largest payload a topic may declare, bytes (1 GiB).
 pub const PAYLOAD_LEN_MAX: usize = 1 << 30;

@@ -17,6 +17,9 @@ use fabricast::{
     SubscriberError, TopicName,
 };
 
+#[cfg(feature = "verbs")]
+use fabricast::{FabricError, NotAdmitted};
+
 use self::support::raw::{self, RawListener, RawPeer};
 use self::support::time::{PATIENCE, wait_until};
 
@@ -518,6 +521,76 @@ fn recorded_session_cannot_be_replayed() {
     peer.send(proofs);
     assert_eq!(peer.receive().expect("a refusal").refusal(), (NOT_AUTHENTICATED, String::new()));
     peer.wait_closed();
+}
+
+/// A node that has a key for each of its peers shows them a few with each request.
+#[cfg(feature = "verbs")]
+#[test]
+#[ignore = "needs an RDMA device: tools/soft-roce run"]
+fn node_with_many_keys_is_admitted_by_any_of_them_over_rdma() {
+    for connect in [RdmaConnect::Manager, RdmaConnect::Tcp] {
+        let world = World::new(Medium::Rdma(connect));
+        let (_publishers, _node, address) = world.publishing(publishers_keys());
+        let others: String = (10..40).map(|byte| format!("k{byte} read * {}\n", secret(byte))).collect();
+        is_unauthenticated(subscribe(&world.reading(&others), &address, "md/a"));
+        let many = world.reading(&format!("{others}mine read * {}", secret(1)));
+        let subscriber = subscribe(&many, &address, "md/a").expect("its last key is known");
+        let peer = subscriber.peer().expect("a publisher");
+        assert_eq!(peer.key.as_ref().map(KeyName::as_str), Some("mine"));
+    }
+}
+
+/// A stranger is turned away at its request, and both ends say so.
+#[cfg(feature = "verbs")]
+#[test]
+#[ignore = "needs an RDMA device: tools/soft-roce run"]
+fn request_of_a_stranger_is_an_event_over_rdma() {
+    for connect in [RdmaConnect::Manager, RdmaConnect::Tcp] {
+        let world = World::new(Medium::Rdma(connect));
+        let recorder = Arc::new(Recorder::default());
+        let builder = world.builder().keys(publishers_keys()).events(Arc::clone(&recorder) as _);
+        let (node, address) = world.listening("quotes", builder);
+        let _publisher = node.state_publisher::<u64>("md/a").open().expect("a topic");
+        is_unauthenticated(subscribe(&world.stranger(), &address, "md/a"));
+        let expected = format!("{} has shown no key", address.host().expect("a host"));
+        let is_reported =
+            |event: &Event| matches!(event, Event::PeerRejected { reason } if reason.contains(&expected));
+        wait_until("the event", || recorder.0.lock().expect("no panic").iter().any(is_reported));
+    }
+}
+
+/// Which hosts may connect is checked beside the keys.
+#[cfg(feature = "verbs")]
+#[test]
+#[ignore = "needs an RDMA device: tools/soft-roce run"]
+fn only_hosts_of_allowed_networks_connect_over_rdma() {
+    for connect in [RdmaConnect::Manager, RdmaConnect::Tcp, RdmaConnect::TcpUnreliable] {
+        let world = World::new(Medium::Rdma(connect));
+        let desk = world.reading(&format!("mine read * {}", secret(1)));
+        let subscribe = |address: &Address| {
+            let target = format!("{address}/md/a");
+            let builder = desk.state_subscriber::<u64>(target.as_str()).timeout(PATIENCE);
+            if connect == RdmaConnect::TcpUnreliable { builder.push().open() } else { builder.open() }
+        };
+        let listening = |networks: &[&str]| {
+            let builder = world.builder().keys(publishers_keys());
+            let allowed = networks.iter().try_fold(builder, |builder, network| builder.allow(network));
+            let (node, address) = world.listening("quotes", allowed.expect("networks"));
+            let publisher = node.state_publisher::<u64>("md/a").open().expect("a topic");
+            (publisher, node, address)
+        };
+        let (_publisher, node, address) = listening(&["192.0.2.0/24", "fd00::/8"]);
+        let error = subscribe(&address).expect_err("its host is not allowed");
+        let SubscriberError::Unreachable { source: FabricError::NotAdmitted(why), .. } = &error else {
+            panic!("{error:?}")
+        };
+        let host: std::net::IpAddr = address.host().expect("a host").parse().expect("an address");
+        assert_eq!(*why, NotAdmitted::Address { address: host });
+        assert!(!error.is_transient());
+        drop((_publisher, node));
+        let (_publisher, _node, address) = listening(&["192.0.2.0/24", &host.to_string()]);
+        subscribe(&address).expect("its host is allowed");
+    }
 }
 
 /// Records events.

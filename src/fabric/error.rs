@@ -1,3 +1,5 @@
+use std::net::IpAddr;
+
 use rustix::io::Errno;
 
 use super::address::Address;
@@ -76,6 +78,18 @@ pub enum FabricError {
     /// The node has no place for another session with this peer.
     #[error("the node has no place for another session with this peer")]
     NoPlace(#[from] NoPlace),
+    /// The node on this host is not open to this user.
+    #[error(
+        "the node at {address} is open to its own user only, or to another group: have it opened to a group of this user with \
+         NodeBuilder::shm_group (--shm-group)"
+    )]
+    NotOpen {
+        /// The address that was dialled.
+        address: Address,
+    },
+    /// The listening node rejected the request to connect, before anything was set up for a connection.
+    #[error("the request to connect was rejected")]
+    NotAdmitted(#[from] NotAdmitted),
     /// This build lacks the provider for RDMA verbs.
     #[error("{address} needs RDMA verbs, which this build lacks: build with `--features verbs`")]
     WithoutVerbs {
@@ -149,6 +163,26 @@ pub enum FabricError {
         /// The error of the operating system.
         #[source]
         source: std::io::Error,
+    },
+}
+
+/// Why a node rejects a request to connect over RDMA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotAdmitted {
+    /// The request shows no key of the node's keyring that gives the right that it needs.
+    #[error("{address} has shown no key of the listening node with its request")]
+    Key {
+        /// The address of the host that dialled, as the listening node sees it.
+        address: IpAddr,
+    },
+    /// The host is in no network that the node allows.
+    #[error(
+        "{address} is in no network that the listening node allows: add one there with NodeBuilder::allow (--allow)"
+    )]
+    Address {
+        /// The address of the host that dialled, as the listening node sees it.
+        address: IpAddr,
     },
 }
 

@@ -25,11 +25,14 @@ mod connection;
 mod error;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzed;
+mod network;
 mod one_sided;
 mod places;
 mod poller;
 mod rdma;
 mod registration;
+#[cfg(feature = "verbs")]
+mod request;
 mod scheme;
 mod several;
 pub(crate) mod shm;
@@ -51,7 +54,8 @@ pub(crate) use channel::Datagram;
 pub(crate) use channel::{ChannelReceiver, ChannelSender, DatagramReach, Datagrams, Sent, UnicastSender};
 pub(crate) use connection::{Acceptor, Capabilities, Connection, Fabric, Intent, Prepared, Received};
 pub use connection::{NodeListing, PeerAddress};
-pub use error::FabricError;
+pub use error::{FabricError, NotAdmitted};
+pub(crate) use network::Network;
 pub(crate) use one_sided::{
     ArrivalAnnouncer, Completion, NothingToRevoke, Offer, Placement, RemoteRead, RemoteWrite, Revocation,
     Write,
@@ -62,6 +66,8 @@ pub(crate) use poller::{Interest, Poller};
 pub(crate) use rdma::Group;
 pub use rdma::RdmaConnect;
 pub(crate) use registration::{Exposure, Registered, Registration, RemoteKey};
+#[cfg(feature = "verbs")]
+pub(crate) use request::{AdmitAnyone, ConnectPolicy, ConnectRequest, SHOWN_LEN_MAX};
 pub use scheme::AddressError;
 pub(crate) use several::SeveralFabrics;
 pub use shm::directory::default_runtime_dir;

@@ -55,6 +55,14 @@ pub enum AddressError {
         /// The address.
         group: Ipv4Addr,
     },
+    /// The text is not a network.
+    #[error(
+        "{text:?} is not a network: write one such as 10.0.0.0/24 or fd00::/8, without bits behind the prefix, or an IP address"
+    )]
+    Network {
+        /// The text.
+        text: String,
+    },
     /// A name in it is malformed.
     #[error(transparent)]
     Name(#[from] NameError),

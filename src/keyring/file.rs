@@ -132,6 +132,19 @@ impl Keyring {
         self.inner.read.lock().keys.all.iter().map(|key| key.name().clone()).collect()
     }
 
+    /// The keys in force. A file that cannot be used is left to [`Self::current`] to report.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn in_force(&self) -> Arc<Keys> {
+        let _ = self.reload();
+        Arc::clone(&self.inner.read.lock().keys)
+    }
+
+    /// The number of keys that were read last.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn len(&self) -> usize {
+        self.inner.read.lock().keys.all.len()
+    }
+
     /// The keys in force for a new session, and why a changed file cannot be used, once for each change.
     pub(crate) fn current(&self) -> (Arc<Keys>, Option<KeyringError>) {
         let error = self.reload().err();

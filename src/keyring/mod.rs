@@ -6,6 +6,8 @@ mod file;
 pub(crate) mod fuzzed;
 mod key;
 mod parse;
+#[cfg(any(test, feature = "verbs"))]
+mod request;
 mod transcript;
 
 pub use self::file::Keyring;
@@ -13,6 +15,8 @@ pub use self::key::{KeyName, Right};
 pub use self::parse::{KeyLineError, KeyringError};
 
 pub(crate) use self::key::{Authority, Key, KeyId, Keys};
+#[cfg(feature = "verbs")]
+pub(crate) use self::request::REQUEST_TAG_LEN;
 pub(crate) use self::transcript::{Challenge, TAG_LEN, Transcript};
 
 #[cfg(test)]

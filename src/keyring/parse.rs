@@ -2,11 +2,16 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use zeroize::Zeroizing;
 
 use super::key::{Key, KeyName, Keys, SECRET_LEN, Secret, Topics};
 use crate::id::NodeName;
 use crate::limits;
+
+/// Characters of a secret in base64, one of padding included.
+const SECRET_BASE64_LEN: usize = 44;
 
 /// Why a keyring is unusable. No secret appears in it.
 #[derive(Debug, thiserror::Error)]
@@ -82,7 +87,9 @@ pub enum KeyLineError {
     #[error("the topics must be * or prefixes such as md,orders/eu")]
     Topics,
     /// The secret is malformed.
-    #[error("the secret must be 32 bytes, as 64 hexadecimal digits: make one with `fabricast key`")]
+    #[error(
+        "the secret must be 32 bytes, as 64 hexadecimal digits or 44 characters of base64: make one with `fabricast key`"
+    )]
     Secret,
     /// The nodes are malformed.
     #[error("the nodes must be names separated by commas")]
@@ -160,8 +167,20 @@ fn key_of(line: &str) -> Result<Key, KeyLineError> {
     Ok(Key { name, id: secret.id(), secret, reads, publishes, topics, nodes })
 }
 
-/// Decodes hexadecimal digits.
+/// Decodes hexadecimal digits, or base64.
 fn secret_of(text: &str) -> Option<Zeroizing<[u8; SECRET_LEN]>> {
+    if text.len() == SECRET_BASE64_LEN { of_base64(text) } else { of_digits(text) }
+}
+
+fn of_base64(text: &str) -> Option<Zeroizing<[u8; SECRET_LEN]>> {
+    // As long as the characters may be without padding.
+    let mut decoded = Zeroizing::new([0; SECRET_BASE64_LEN / 4 * 3]);
+    let len = BASE64_STANDARD.decode_slice(text, decoded.as_mut_slice()).ok()?;
+    let secret = decoded.first_chunk().filter(|_| len == SECRET_LEN)?;
+    Some(Zeroizing::new(*secret))
+}
+
+fn of_digits(text: &str) -> Option<Zeroizing<[u8; SECRET_LEN]>> {
     let (pairs, []) = text.as_bytes().as_chunks::<2>() else { return None };
     if pairs.len() != SECRET_LEN {
         return None;

@@ -9,6 +9,8 @@ use crate::testkit::skip::skip;
 /// The secret of the bytes 0 to 31.
 const COUNTING: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 
+const COUNTING_BASE64: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+
 /// A secret of one byte, repeated.
 pub(crate) fn secret(byte: u8) -> String {
     format!("{byte:02x}").repeat(32)
@@ -87,6 +89,11 @@ fn malformed_line_is_named_with_its_fault() {
         (format!("desk read md {}", &good[2..]), KeyLineError::Secret),
         (format!("desk read md {good}01"), KeyLineError::Secret),
         (format!("desk read md g{}", &good[1..]), KeyLineError::Secret),
+        (format!("desk read md {}", &good[..44]), KeyLineError::Secret),
+        (format!("desk read md {}", COUNTING_BASE64.replace('=', "A")), KeyLineError::Secret),
+        (format!("desk read md {}", COUNTING_BASE64.replace("8=", "9=")), KeyLineError::Secret),
+        (format!("desk read md {}", COUNTING_BASE64.trim_end_matches('=')), KeyLineError::Secret),
+        (format!("desk read md {}", COUNTING_BASE64.replace('A', "-")), KeyLineError::Secret),
         (format!("desk read md {good} a,/"), KeyLineError::Nodes),
     ] {
         assert_eq!(line_error(&line), expected, "{line}");
@@ -233,4 +240,14 @@ fn changed_file_is_in_force_at_the_next_session() {
     fs::remove_file(&path).unwrap();
     assert!(keyring.current().1.is_some());
     assert_eq!(keyring.names()[0].as_str(), "x");
+}
+
+/// As `openssl rand -base64 32` prints one.
+#[test]
+fn secret_in_base64_is_the_same_as_in_hexadecimal_digits() {
+    let of = |secret: &str| keys(&format!("desk read md {secret}")).all[0].id;
+    assert_eq!(of(COUNTING_BASE64), of(COUNTING));
+    let text = format!("a read md {COUNTING}\nb read md {COUNTING_BASE64}");
+    let same = Keyring::from_text(&text);
+    assert!(matches!(same, Err(KeyringError::Line { line: 2, source: KeyLineError::SameSecret { .. } })));
 }

@@ -3,7 +3,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::peer_limits::PeerLimits;
-use crate::control::Peer;
+use crate::control::{ControlError, Peer, RefuseReason};
+use crate::fabric::{FabricError, NotAdmitted};
 use crate::id::TopicName;
 use crate::keyring::{Keyring, Right};
 
@@ -38,4 +39,11 @@ impl Guard {
         let admitted = catch_unwind(AssertUnwindSafe(|| admission.admit(peer, topic, right)));
         admitted.unwrap_or_else(|_| Err(PANICKED.to_owned()))
     }
+}
+
+/// The refusal of a peer that has shown no key with its request to connect: the same as of one that proves none in its session.
+pub(super) fn refusal(error: &FabricError) -> Option<ControlError> {
+    let is_refusal = matches!(error, FabricError::NotAdmitted(NotAdmitted::Key { .. }));
+    let refused = || ControlError::Refused { reason: RefuseReason::NotAuthenticated, text: String::new() };
+    is_refusal.then(refused)
 }

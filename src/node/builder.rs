@@ -7,15 +7,21 @@ use super::admission::{Admission, Guard};
 use super::core::NodeCore;
 use super::driver::{Driver, DriverThread};
 use super::peer_limits::{Affordable, PeerLimits};
+#[cfg(feature = "verbs")]
+use super::requests::NodePolicy;
 use super::shared::Shared;
 use crate::clock::{Clock, SystemClock};
 use crate::control::{Identity, Text};
 use crate::event::{EventSink, TracingSink};
+#[cfg(feature = "verbs")]
+use crate::fabric::ConnectPolicy;
 use crate::fabric::shm::ShmFabric;
 use crate::fabric::shm::directory::RuntimeDirectory;
 #[cfg(feature = "verbs")]
 use crate::fabric::verbs::{VerbsConfig, VerbsFabric};
-use crate::fabric::{Address, AddressError, Fabric, FabricError, Group, RdmaConnect, SeveralFabrics};
+use crate::fabric::{
+    Address, AddressError, Fabric, FabricError, Group, Network, RdmaConnect, SeveralFabrics,
+};
 use crate::id::{NameError, NodeName};
 use crate::keyring::Keyring;
 
@@ -32,6 +38,8 @@ pub struct NodeBuilder {
     rdma_connect: RdmaConnect,
     notice_group: Option<Group>,
     guard: Guard,
+    allowed: Vec<Network>,
+    shm_group: Option<u32>,
     is_insecure: bool,
 }
 
@@ -87,6 +95,8 @@ impl Node {
             rdma_connect: RdmaConnect::default(),
             notice_group: None,
             guard: Guard::default(),
+            allowed: Vec::new(),
+            shm_group: None,
             is_insecure: false,
         }
     }
@@ -150,6 +160,41 @@ impl NodeBuilder {
         Self { guard, ..self }
     }
 
+    /// Lets only hosts of this network connect to the node's `rdma://` address, and of those that are allowed by further calls:
+    /// `10.0.0.0/24`, `fd00::/8`, or one address. By default every host may connect. Others are turned away before a queue pair exists
+    /// for them ([`NotAdmitted::Address`](crate::NotAdmitted::Address)), and learn the address that the node has seen. An address is what
+    /// the network says it is, so this replaces no [keyring](Self::keys). Nodes that this one dials, and those of this host over shared
+    /// memory, need not be in a network.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let builder = fabricast::Node::builder().allow("10.0.0.0/24")?.allow("10.0.7.9")?;
+    /// assert!(builder.allow("10.0.0.7/24").is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`AddressError::Network`] when `network` has another form, or bits behind its prefix.
+    pub fn allow(mut self, network: &str) -> Result<Self, AddressError> {
+        self.allowed.push(network.parse()?);
+        Ok(self)
+    }
+
+    /// Lets the members of this group of the host connect to the node over shared memory, too. By default only processes of this user
+    /// can, and root. This user must belong to the group, or be root. The node gives the group its socket, its entry and the runtime
+    /// directory, which then is readable for that group; other nodes in it stay as they are. Members name the
+    /// [directory](Self::runtime_dir) of this user to find the node.
+    ///
+    /// A member may do what a process of this user may over shared memory, unless there is a [keyring](Self::keys), which decides
+    /// for them as for anyone, or an [admission](Self::admission), which sees their user and group ([`PeerAddress`]).
+    ///
+    /// [`PeerAddress`]: crate::PeerAddress
+    pub fn shm_group(self, group: u32) -> Self {
+        Self { shm_group: Some(group), ..self }
+    }
+
     /// Sets what decides, beside the keyring, which peers may subscribe to topics of this node and publish to its listeners. It sees
     /// where a peer is and which key it has proven: for example, to admit only some addresses.
     pub fn admission(self, admission: Arc<dyn Admission>) -> Self {
@@ -202,11 +247,13 @@ impl NodeBuilder {
             Some(path) => RuntimeDirectory::open(path)?,
             None => RuntimeDirectory::from_environment()?,
         };
+        let directory = directory.open_to(self.shm_group);
         let listens = self.rdma.is_some();
         let limits = self.guard.limits.within(Affordable::now(), listens);
         let shm = ShmFabric::new(directory, limits.shm());
         let mut members: Vec<(Arc<dyn Fabric>, bool)> = vec![(Arc::new(shm), true)];
-        let fabric = verbs(self.rdma, self.rdma_connect, self.notice_group, &limits)?;
+        let fabric =
+            verbs(self.rdma, self.rdma_connect, self.notice_group, (&limits, &self.guard, self.allowed))?;
         members.extend(fabric.map(|fabric| (fabric, listens)));
         let fabric: Arc<dyn Fabric> = Arc::new(SeveralFabrics::new(members));
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
@@ -226,10 +273,12 @@ fn verbs(
     listen: Option<Address>,
     connect: RdmaConnect,
     notice_group: Option<Group>,
-    limits: &PeerLimits,
+    (limits, guard, allowed): (&PeerLimits, &Guard, Vec<Network>),
 ) -> Result<Option<Arc<dyn Fabric>>, FabricError> {
     let places = limits.rdma();
-    Ok(Some(Arc::new(VerbsFabric::new(VerbsConfig { listen, connect, notice_group, places })?)))
+    let policy: Arc<dyn ConnectPolicy> = Arc::new(NodePolicy::new(guard.keyring.clone(), allowed));
+    let policy = Some(policy);
+    Ok(Some(Arc::new(VerbsFabric::new(VerbsConfig { listen, connect, notice_group, places, policy })?)))
 }
 
 /// Fails if there is an address to listen at: this program was built without verbs.
@@ -238,7 +287,7 @@ fn verbs(
     listen: Option<Address>,
     _connect: RdmaConnect,
     _notice_group: Option<Group>,
-    _limits: &PeerLimits,
+    _peers: (&PeerLimits, &Guard, Vec<Network>),
 ) -> Result<Option<Arc<dyn Fabric>>, FabricError> {
     listen.map_or(Ok(None), |address| Err(FabricError::WithoutVerbs { address }))
 }

@@ -12,7 +12,9 @@ use crate::chain::ErrorChain;
 use crate::clock::{Clock, Timekeeper, namespace};
 use crate::control::{ControlError, Credentials, Greeting, Identity};
 use crate::event::{Event, EventSink};
-use crate::fabric::{Address, Connection, Fabric, FabricError, Intent, KeyedWaker, WakeQueue, Worker};
+use crate::fabric::{
+    Address, Connection, Fabric, FabricError, Intent, KeyedWaker, PeerAddress, WakeQueue, Worker,
+};
 use crate::id::TopicName;
 use crate::keyring::{Challenge, Keyring, Keys};
 use crate::layout::clock::ClockLine;
@@ -143,8 +145,7 @@ impl NodeCore {
             Some(keyring) => {
                 let keys = self.keys(keyring);
                 let challenge = Challenge::random().map_err(FabricError::no_random)?;
-                // On this host the kernel has shown which user the dialled node belongs to.
-                Credentials::new(keys, challenge, connection.capabilities().shares_memory)
+                Credentials::new(keys, challenge, is_vouched_for(connection))
             }
         };
         Ok(Greeting::new(self.identity.clone(), self.nonce()?, credentials))
@@ -187,6 +188,12 @@ impl NodeCore {
     pub(super) fn topic(&self, name: &TopicName) -> Option<Arc<PublishedTopic>> {
         self.topics.named(name)
     }
+}
+
+/// Whether the kernel shows that a peer on this host belongs to this user, or to root.
+fn is_vouched_for(connection: &dyn Connection) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    matches!(connection.peer_address(), PeerAddress::Local { user, .. } if user == own || user == 0)
 }
 
 /// The message of a panic.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::admission::refusal;
 use crate::control::{ControlError, RefuseReason};
 use crate::fabric::{Address, AddressError, FabricError, KeyedWaker, Waker};
 use crate::id::{NameError, TopicName};
@@ -281,6 +282,9 @@ impl Pending {
                 self.closed(Some(&ControlError::Broken { why: error.to_string() }));
             }
             source => {
+                if let Some(refused) = refusal(&source) {
+                    return self.closed(Some(&refused));
+                }
                 let topic = self.0.topic.clone();
                 self.fail(DialError::Unreachable { topic, source });
             }

@@ -19,6 +19,7 @@ pub(super) use self::attached::{Answer, Request};
 use self::membership::ChannelMembership;
 use self::pulse::Pulse;
 use self::waking::WakeSockets;
+use super::admission::refusal;
 use super::core::NodeCore;
 use super::outbox::Outbox;
 use crate::chain::ErrorChain;
@@ -440,8 +441,12 @@ impl LinkState {
                 false
             }
             Err(error) => {
-                self.fail(ControlError::Broken { why: ErrorChain(&error).to_string() });
-                self.unreachable = self.peer.is_none().then_some(error);
+                let refused = refusal(&error);
+                let is_refused = refused.is_some();
+                self.fail(
+                    refused.unwrap_or_else(|| ControlError::Broken { why: ErrorChain(&error).to_string() }),
+                );
+                self.unreachable = (self.peer.is_none() && !is_refused).then_some(error);
                 false
             }
         };

@@ -24,6 +24,8 @@ mod outbox;
 mod peer_limits;
 mod persistent;
 mod publish;
+#[cfg(feature = "verbs")]
+mod requests;
 mod revocation;
 mod seeking;
 mod served;

@@ -341,6 +341,10 @@ impl Served {
                     FabricError::MessageTooLong { .. } | FabricError::TooManyRegions => {
                         self.session.reject(RefuseReason::Malformed, &why);
                     }
+                    FabricError::NotAdmitted(_) if self.invitation.is_none() => {
+                        serving.core.tell(&Event::PeerRejected { reason: why.clone() });
+                        self.session.on_broken(why);
+                    }
                     _ => self.session.on_broken(why),
                 }
                 if let Some(invitation) = self.invitation.as_ref().filter(|_| self.peer.is_none()) {

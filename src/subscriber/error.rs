@@ -418,9 +418,13 @@ impl SubscriberError {
     /// ```
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Unreachable { source, .. } => {
-                !matches!(source, FabricError::WithoutVerbs { .. } | FabricError::Access { .. })
-            }
+            Self::Unreachable { source, .. } => !matches!(
+                source,
+                FabricError::WithoutVerbs { .. }
+                    | FabricError::Access { .. }
+                    | FabricError::NotAdmitted(_)
+                    | FabricError::NotOpen { .. }
+            ),
             Self::Session { source, .. } => match source {
                 ControlError::Version { .. }
                 | ControlError::Unauthenticated { .. }

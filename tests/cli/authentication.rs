@@ -67,6 +67,57 @@ fn keys_are_made_and_bad_key_files_are_refused() {
     assert_ne!(get(&path).code, Some(0));
 }
 
+#[test]
+fn networks_and_groups_that_are_none_are_wrong_arguments() {
+    let place = Place::new();
+    let publish = |arguments: &[&str]| place.run(&[&["pub", "shm:quotes/md"], arguments].concat());
+    for network in ["10.0.0.7/24", "host", "10.0.0.0/24,"] {
+        publish(&["--allow", network]).assert_failure(2, &["is not a network", "10.0.0.0/24"]);
+    }
+    let ended = publish(&["--shm-group", "no-such-group"]);
+    assert!(
+        ended.code == Some(2) && ended.error.contains("/etc/group has no group of this name"),
+        "{ended:?}"
+    );
+}
+
+/// As root's it is given to any group, otherwise to the first of this user's.
+#[test]
+fn node_is_opened_to_a_group_by_its_name() {
+    use std::os::unix::fs::MetadataExt;
+    let place = Place::new();
+    let own = rustix::process::getegid().as_raw();
+    let groups = std::fs::read_to_string("/etc/group").unwrap();
+    let name = |line: &str| {
+        let fields: Vec<&str> = line.split(':').collect();
+        (fields.get(2)?.parse() == Ok(own)).then(|| fields[0].to_owned())
+    };
+    let name = groups.lines().find_map(name).unwrap_or_else(|| own.to_string());
+    let mut publisher = place.start(&["pub", "shm:quotes/md", "--shm-group", &name, "--quiet"]);
+    publisher.write("sunny");
+    wait_until("the value", || place.run(&["list", "shm:quotes", "--json"]).out.contains("\"sequence\":1"));
+    let socket = std::fs::metadata(place.path().join("quotes.sock")).unwrap();
+    assert_eq!((socket.gid(), socket.mode() & 0o777), (own, 0o660));
+}
+
+#[cfg(feature = "verbs")]
+#[test]
+#[ignore = "needs an RDMA device: tools/soft-roce run"]
+fn host_that_is_not_allowed_is_refused_over_rdma() {
+    let place = Place::new();
+    let host = std::env::var("FABRICAST_VERBS_ADDRESS").unwrap_or_else(|_| "10.77.0.1".to_owned());
+    let (closed, open) = (format!("rdma://{host}:7791/t"), format!("rdma://{host}:7792/t"));
+    let mut publishers = [(&closed, "192.0.2.0/24".to_owned()), (&open, format!("192.0.2.0/24,{host}"))].map(
+        |(target, networks)| place.start(&["pub", target, "--insecure", "--allow", &networks, "--quiet"]),
+    );
+    publishers.iter_mut().for_each(|publisher| publisher.write("sunny"));
+    wait_until("the value", || place.run(&["get", &open]).out == "\"sunny\"\n");
+    let sentence = format!("{host} is in no network that the listening node allows");
+    for verb in ["get", "watch"] {
+        place.run(&[verb, &closed]).assert_failure(4, &[&sentence, "--allow"]);
+    }
+}
+
 #[cfg(feature = "verbs")]
 #[test]
 fn listening_beyond_the_host_needs_a_key_file_or_a_word() {

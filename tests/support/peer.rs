@@ -1,6 +1,7 @@
 //! A process that plays a role in a test, controlled by the test.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -23,8 +24,20 @@ impl Peer {
     /// Starts it. The test program has an ignored test named `role`, which plays the roles: the harness runs it only on
     /// request, so that it never counts as a test.
     pub(crate) fn start(role: &str, dir: &Path, arguments: &str) -> Self {
-        let program = std::env::current_exe().expect("the test program knows where it is");
-        let mut child = Command::new(program)
+        Self::start_by(&mut Self::program(), role, dir, arguments)
+    }
+
+    /// Like [`Self::start`], as a process of this user and this group only, which only root can start.
+    pub(crate) fn start_as((user, group): (u32, u32), role: &str, dir: &Path, arguments: &str) -> Self {
+        Self::start_by(Self::program().uid(user).gid(group), role, dir, arguments)
+    }
+
+    fn program() -> Command {
+        Command::new(std::env::current_exe().expect("the test program knows where it is"))
+    }
+
+    fn start_by(program: &mut Command, role: &str, dir: &Path, arguments: &str) -> Self {
+        let mut child = program
             .args(["role", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
             .env(DIR, dir)

@@ -54,6 +54,11 @@ impl Role {
         self.arguments.get(index).expect("the role was given its arguments")
     }
 
+    /// Returns whether there is such an argument.
+    pub(crate) fn has_argument(&self, index: usize) -> bool {
+        self.arguments.get(index).is_some()
+    }
+
     /// Returns a numeric argument.
     pub(crate) fn number(&self, index: usize) -> usize {
         self.argument(index).parse().expect("a number")

@@ -259,7 +259,7 @@ impl From<ReceiveError> for Failure {
 fn of_fabric(error: &FabricError) -> Exit {
     match error {
         FabricError::NodeGone { .. } => Exit::Gone,
-        FabricError::NoPlace(_) => Exit::Refused,
+        FabricError::NoPlace(_) | FabricError::NotAdmitted(_) | FabricError::NotOpen { .. } => Exit::Refused,
         FabricError::RuntimeDirectory { .. }
         | FabricError::NameLocked { .. }
         | FabricError::NodeFile { .. } => Exit::Local,

@@ -41,6 +41,13 @@ pub(crate) struct Setting {
     /// Listen at an rdma:// address without keys: anyone on that network can read the topics.
     #[arg(long, global = true)]
     insecure: bool,
+    /// The networks whose hosts may connect to an rdma:// address of this command, such as 10.0.0.0/24 or one address; repeat for more,
+    /// or separate by commas. All may by default.
+    #[arg(long, global = true, value_name = "NETWORK", value_delimiter = ',')]
+    allow: Vec<String>,
+    /// The group of this host whose members may connect over shared memory, too: a name, or a number.
+    #[arg(long, global = true, value_name = "GROUP", value_parser = group)]
+    shm_group: Option<u32>,
     /// Log events to standard error; repeat for more. RUST_LOG selects in detail.
     #[arg(short, long, global = true, action = ArgAction::Count)]
     verbose: u8,
@@ -176,6 +183,12 @@ impl Setting {
         if self.insecure {
             arguments.push("--insecure".into());
         }
+        if let Some(group) = self.shm_group {
+            arguments.extend(["--shm-group".into(), group.to_string().into()]);
+        }
+        for network in &self.allow {
+            arguments.extend(["--allow".into(), network.into()]);
+        }
         arguments
     }
 
@@ -255,6 +268,12 @@ impl Setting {
         }
         if self.insecure {
             builder = builder.insecure();
+        }
+        if let Some(group) = self.shm_group {
+            builder = builder.shm_group(group);
+        }
+        for network in &self.allow {
+            builder = builder.allow(network).map_err(Failure::usage)?;
         }
         if let Some(name) = name {
             builder = builder.name(name.as_str()).map_err(Failure::usage)?;
@@ -391,6 +410,23 @@ pub(crate) fn address(text: &str) -> Result<Address, Box<dyn Error + Send + Sync
 /// Adds `shm:` to an address that begins with the name of a node. Every other address has a colon.
 fn in_full(text: &str) -> String {
     if text.contains(':') { text.to_owned() } else { format!("shm:{text}") }
+}
+
+/// Parses a group: its number, or its name in /etc/group.
+fn group(text: &str) -> Result<u32, Box<dyn Error + Send + Sync>> {
+    if let Ok(number) = text.parse() {
+        return Ok(number);
+    }
+    let groups = std::fs::read_to_string("/etc/group")?;
+    let number = |line: &str| {
+        let mut fields = line.split(':');
+        let is_it = fields.next() == Some(text);
+        fields.nth(1).filter(|_| is_it)?.parse().ok()
+    };
+    groups
+        .lines()
+        .find_map(number)
+        .ok_or_else(|| "/etc/group has no group of this name: write its number".into())
 }
 
 /// Whether nothing is at this path. If that is unknown, opening it reports why.

@@ -5,8 +5,9 @@
 //! removes the files of dead nodes.
 //!
 //! The directory is `FABRICAST_RUNTIME_DIR`, else `fabricast` in `XDG_RUNTIME_DIR`, else
-//! `/tmp/fabricast-UID`. A node that claims a name creates it if it is missing. A directory that belongs to, or is open to,
-//! other users is refused, but root may read another user's directory that it names explicitly. Other content is ignored:
+//! `/tmp/fabricast-UID`. A node that claims a name creates it if it is missing. A directory that others than its owner can write is
+//! refused, and so is one of another user, unless it was named explicitly and its owner has opened it to a group of this process: see
+//! [`RuntimeDirectory::open_to`]. Root may read any that it names explicitly. Other content is ignored:
 //! an entry is a regular file, and opening it never blocks.
 
 use std::fs::File;
@@ -18,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FlockOperation, Gid, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::entry::{ENTRY_LEN, NameEntry};
@@ -51,6 +52,8 @@ pub(crate) struct RuntimeDirectory {
     path: PathBuf,
     /// Whether the user named it; otherwise it is the default, in a directory where any user may create it.
     is_chosen: bool,
+    /// The group whose members may connect to the nodes that claim a name.
+    group: Option<Gid>,
     /// The open directory, once found.
     file: OnceLock<OwnedFd>,
 }
@@ -62,6 +65,8 @@ pub(super) struct Claim {
     directory: OwnedFd,
     /// The path to bind the node's socket at.
     pub(super) socket_address: PathBuf,
+    /// The group whose members may connect to it.
+    pub(super) group: Option<Gid>,
     /// Holds the lock.
     _entry: File,
 }
@@ -86,12 +91,17 @@ impl RuntimeDirectory {
     /// Returns the directory that the environment names.
     pub(crate) fn from_environment() -> Result<Self, FabricError> {
         let is_chosen = of_environment().is_some();
-        Self { path: default_runtime_dir(), is_chosen, file: OnceLock::new() }.checked()
+        Self { path: default_runtime_dir(), is_chosen, group: None, file: OnceLock::new() }.checked()
     }
 
     /// Opens this directory. An error if it exists and is unusable, or cannot be created.
     pub(crate) fn open(path: &Path) -> Result<Self, FabricError> {
-        Self { path: path.to_owned(), is_chosen: true, file: OnceLock::new() }.checked()
+        Self { path: path.to_owned(), is_chosen: true, group: None, file: OnceLock::new() }.checked()
+    }
+
+    /// Opens the directory and the nodes that claim a name here to the members of this group: they find these nodes and connect to them.
+    pub(crate) fn open_to(self, group: Option<u32>) -> Self {
+        Self { group: group.map(Gid::from_raw), ..self }
     }
 
     fn checked(self) -> Result<Self, FabricError> {
@@ -102,8 +112,8 @@ impl RuntimeDirectory {
         Ok(self)
     }
 
-    /// The directory, if it exists. Root may read another user's if it was named explicitly: any user may have created
-    /// root's default directory.
+    /// The directory, if it exists. One of another user must have been named explicitly: any user may have created this user's default
+    /// directory.
     fn find(&self) -> Result<Option<&OwnedFd>, FabricError> {
         if let Some(file) = self.file.get() {
             return Ok(Some(file));
@@ -124,7 +134,8 @@ impl RuntimeDirectory {
         };
         let stat = rustix::fs::fstat(&file).map_err(|errno| self.unusable(&errno))?;
         let user = rustix::process::geteuid();
-        if stat.st_uid != user.as_raw() && !(user.is_root() && self.is_chosen) {
+        let may_read = || self.is_chosen && (user.is_root() || is_open_to_this_process(&stat));
+        if stat.st_uid != user.as_raw() && !may_read() {
             return Err(self.of_another_user(stat.st_uid));
         }
         if stat.st_mode & 0o022 != 0 {
@@ -140,11 +151,28 @@ impl RuntimeDirectory {
             Err(errno) => return Err(self.unusable(&errno)),
         }
         let directory = self.find()?.ok_or_else(|| self.unusable(&Errno::NOENT))?;
-        let owner = rustix::fs::fstat(directory).map_err(|errno| self.unusable(&errno))?.st_uid;
-        match owner == rustix::process::geteuid().as_raw() {
-            true => Ok(directory),
-            false => Err(self.of_another_user(owner)),
+        let stat = rustix::fs::fstat(directory).map_err(|errno| self.unusable(&errno))?;
+        if stat.st_uid != rustix::process::geteuid().as_raw() {
+            return Err(self.of_another_user(stat.st_uid));
         }
+        if let Some(group) = self.group {
+            self.open_directory_to(directory, &stat, group)?;
+        }
+        Ok(directory)
+    }
+
+    /// Lets the members of this group read the directory. Which nodes they can connect to, the sockets decide.
+    fn open_directory_to(&self, directory: &OwnedFd, stat: &Stat, group: Gid) -> Result<(), FabricError> {
+        let mode = Mode::from_raw_mode(stat.st_mode);
+        if mode.contains(Mode::RGRP | Mode::XGRP) {
+            let other = Gid::from_raw(stat.st_gid);
+            let why = format!("it is open to group {other}, and a node in it is to be open to group {group}");
+            return if other == group { Ok(()) } else { Err(self.unusable(&why)) };
+        }
+        let given = rustix::fs::fchown(directory, None, Some(group));
+        given.map_err(|errno| self.unusable(&not_given(group, errno)))?;
+        let mode = mode | Mode::RGRP | Mode::XGRP;
+        rustix::fs::fchmod(directory, mode).map_err(|errno| self.unusable(&errno))
     }
 
     fn of_another_user(&self, owner: u32) -> FabricError {
@@ -198,6 +226,7 @@ impl RuntimeDirectory {
                         .try_clone()
                         .map_err(FabricError::system("share the runtime directory"))?,
                     socket_address: self.socket_address(node)?,
+                    group: self.group,
                     _entry: entry,
                 });
             }
@@ -215,6 +244,12 @@ impl RuntimeDirectory {
             .set_len(0)
             .and_then(|()| entry.write_all(&content.emit()))
             .map_err(self.refused("write", &format!("{node}{ENTRY_SUFFIX}")))?;
+        // One that a dead node has left may be open to another group.
+        let given = self.group.map_or(Ok(()), |group| rustix::fs::fchown(entry, None, Some(group)));
+        let mode = Mode::RUSR | Mode::WUSR | if self.group.is_some() { Mode::RGRP } else { Mode::empty() };
+        given
+            .and_then(|()| rustix::fs::fchmod(entry, mode))
+            .map_err(self.refused("set the group of", &format!("{node}{ENTRY_SUFFIX}")))?;
         let socket = format!("{node}{SOCKET_SUFFIX}");
         match rustix::fs::unlinkat(directory, &socket, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -275,6 +310,26 @@ impl RuntimeDirectory {
             started_ns: it.started_ns,
             alive,
         }))
+    }
+}
+
+/// Whether the directory of another user is open to a group of this process, so that this was meant.
+fn is_open_to_this_process(stat: &Stat) -> bool {
+    let group = Gid::from_raw(stat.st_gid);
+    let is_member = || {
+        let own = rustix::process::getgroups().unwrap_or_default();
+        rustix::process::getegid() == group || own.contains(&group)
+    };
+    Mode::from_raw_mode(stat.st_mode).contains(Mode::RGRP | Mode::XGRP) && is_member()
+}
+
+/// Why something cannot be given to a group.
+fn not_given(group: Gid, errno: Errno) -> String {
+    match errno {
+        Errno::PERM => {
+            format!("this user does not belong to group {group}, and so cannot open it to that group")
+        }
+        errno => format!("it cannot be opened to group {group}: {errno}"),
     }
 }
 
@@ -475,7 +530,7 @@ mod tests {
         let error = looking.claim(&node("b")).unwrap_err().to_string();
         assert!(error.contains("it belongs to user 65534"), "{error}");
         assert_eq!(looking.entries().unwrap().len(), 1);
-        let default = RuntimeDirectory { path, is_chosen: false, file: OnceLock::new() };
+        let default = RuntimeDirectory { path, is_chosen: false, group: None, file: OnceLock::new() };
         let error = default.checked().unwrap_err().to_string();
         assert!(error.contains("it belongs to user 65534"), "anybody may create the default: {error}");
     }

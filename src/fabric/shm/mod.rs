@@ -1,7 +1,8 @@
 //! The same-host provider: regions are memory files passed over a Unix socket and mapped by the peer; a
 //! one-sided read is a load, a one-sided write a store.
 //!
-//! Nodes are found in a runtime directory of one user (see [`directory`]); other users cannot connect.
+//! Nodes are found in a runtime directory of one user (see [`directory`]); other users cannot connect, but for members of a group to
+//! which a node is opened.
 
 pub(super) mod address;
 mod background;
@@ -71,6 +72,7 @@ impl Fabric for ShmFabric {
             Err(errno @ (rustix::io::Errno::MFILE | rustix::io::Errno::NFILE)) => {
                 Err(FabricError::system(CONNECT)(errno))
             }
+            Err(rustix::io::Errno::ACCESS) => Err(FabricError::NotOpen { address: address.clone() }),
             Err(_) if self.directory.entry(node)?.is_some_and(|entry| !entry.alive) => {
                 Err(FabricError::NodeGone { address: address.clone() })
             }

@@ -61,8 +61,13 @@ impl ShmListener {
         let listen = || -> Result<OwnedFd, Errno> {
             let socket = socket(SocketFlags::NONBLOCK)?;
             rustix::net::bind(&socket, &SocketAddrUnix::new(&claim.socket_address)?)?;
-            // Whatever the umask and the directory allow, only this user may connect.
-            rustix::fs::chmod(&claim.socket_address, Mode::RUSR | Mode::WUSR)?;
+            // Whatever the umask and the directory allow, only this user and the members of this group may connect.
+            let mut mode = Mode::RUSR | Mode::WUSR;
+            if claim.group.is_some() {
+                rustix::fs::chown(&claim.socket_address, None, claim.group)?;
+                mode |= Mode::RGRP | Mode::WGRP;
+            }
+            rustix::fs::chmod(&claim.socket_address, mode)?;
             rustix::net::listen(&socket, BACKLOG)?;
             Ok(socket)
         };

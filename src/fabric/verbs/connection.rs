@@ -7,25 +7,28 @@ use std::sync::Arc;
 use super::channel::Channels;
 use super::endpoint::Endpoint;
 use super::error::VerbsError;
-use super::greeting::Rejection;
+use super::greeting::{self, Greeting, Rejection};
 use super::handshake::{ExchangedLink, TcpAcceptor, turn_away};
 use super::link::QpLink;
 use super::manager::{CmListener, ManagedLink};
 use super::opened::{Devices, ip_addresses};
 use super::service::Service;
 use super::session::{Session, SessionArrivals};
-use super::sys::CmId;
+use super::sys::{CmEvent, CmId};
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::wait::together;
 use crate::fabric::{
-    Acceptor, Address, ArrivalSource, Capabilities, ChannelReceiver, ChannelSender, Connection, Datagrams,
-    FabricError, NoPlace, PeerAddress, PeerId, Place, Places, Prepared, Received, Registration, Sent,
-    TurnedAway, UnicastSender,
+    Acceptor, Address, ArrivalSource, Capabilities, ChannelReceiver, ChannelSender, ConnectPolicy,
+    Connection, Datagrams, FabricError, NoPlace, NotAdmitted, PeerAddress, PeerId, Place, Places, Prepared,
+    Received, Registration, Sent, TurnedAway, UnicastSender,
 };
 use crate::limits;
 
 /// Attempts to find a port that is free for both connection methods.
 const PORTS_TRIED_MAX: u32 = 16;
+
+/// Stands for the address of a peer that has none.
+const UNKNOWN: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 
 /// The error of a connection without channels.
 const NO_CHANNEL: VerbsError = VerbsError::NoChannel { why: "it is not between IPv4 addresses" };
@@ -134,6 +137,7 @@ pub(super) struct VerbsListener {
     service: Arc<Service>,
     channels: Arc<Channels>,
     places: Arc<Places>,
+    policy: Arc<dyn ConnectPolicy>,
 }
 
 impl VerbsListener {
@@ -141,14 +145,15 @@ impl VerbsListener {
     pub(super) fn open(
         at: &SocketAddr,
         (devices, service, channels): (&Arc<Devices>, &Arc<Service>, &Arc<Channels>),
-        places: &Arc<Places>,
+        (places, policy): (&Arc<Places>, &Arc<dyn ConnectPolicy>),
     ) -> Result<Self, FabricError> {
         let (reception, counter) = listen_both(at, devices)?;
         let readable = together(&[reception.channel.as_fd(), counter.wait_handle()])?;
         service.start()?;
         let (devices, service, channels) = (Arc::clone(devices), Arc::clone(service), Arc::clone(channels));
-        let places = Arc::clone(places);
-        Ok(Self { reception, counter, readable, counter_is_next: false, devices, service, channels, places })
+        let (places, policy) = (Arc::clone(places), Arc::clone(policy));
+        let counter_is_next = false;
+        Ok(Self { reception, counter, readable, counter_is_next, devices, service, channels, places, policy })
     }
 
     fn accept_managed(&self) -> Result<Option<Box<dyn Connection>>, FabricError> {
@@ -156,13 +161,16 @@ impl VerbsListener {
         let (now_ns, peer) =
             (SystemClock.monotonic_ns(), request.new_id.as_ref().and_then(CmId::peer_address));
         // Before a queue pair is made.
-        let place = self.seat(peer, now_ns).inspect_err(|TurnedAway { why, .. }| {
+        let reject = |why: Rejection| {
             if let Some(id) = &request.new_id {
                 // It fails if the peer is gone already.
-                let _ = id.reject(&Rejection::NoPlace(*why).emit());
+                let _ = id.reject(&why.emit());
             }
-        });
+        };
+        let place =
+            self.seat(peer, now_ns).inspect_err(|TurnedAway { why, .. }| reject(Rejection::NoPlace(*why)));
         let place = place.map_err(turned_away)?;
+        self.admit(&request).inspect_err(|why| reject(Rejection::NotAdmitted(*why)))?;
         match ManagedLink::accept(request, &self.devices, now_ns)? {
             Some((link, endpoint)) => self.connection(Box::new(link), Some(endpoint), place).map(Some),
             None => Ok(None),
@@ -172,23 +180,46 @@ impl VerbsListener {
     fn accept_exchanged(&self) -> Result<Option<Box<dyn Connection>>, FabricError> {
         let Some(socket) = self.counter.next()? else { return Ok(None) };
         let now_ns = SystemClock.monotonic_ns();
-        match self.seat(socket.peer_addr().ok(), now_ns) {
-            Ok(place) => {
-                self.connection(Box::new(ExchangedLink::accept(socket, now_ns)?), None, place).map(Some)
-            }
+        let peer = socket.peer_addr().ok();
+        let place = match self.seat(peer, now_ns) {
+            Ok(place) => place,
             Err(refused) => {
                 if !refused.is_hasty {
-                    turn_away(socket, refused.why);
+                    turn_away(socket, Rejection::NoPlace(refused.why));
                 }
-                Err(turned_away(refused))
+                return Err(turned_away(refused));
             }
+        };
+        if let Err(why) = self.allow(peer) {
+            turn_away(socket, Rejection::NotAdmitted(why));
+            return Err(why.into());
         }
+        let link = ExchangedLink::accept(socket, now_ns)?.demanding(&self.policy);
+        self.connection(Box::new(link), None, place).map(Some)
+    }
+
+    /// Checks where the peer of a request is, and what it shows. A malformed request is rejected for that.
+    fn admit(&self, request: &CmEvent) -> Result<(), NotAdmitted> {
+        let id = request.new_id.as_ref();
+        let (peer, local) = (id.and_then(CmId::peer_address), id.and_then(CmId::local_address));
+        self.allow(peer)?;
+        let Ok(dialled) = Greeting::parse(&request.private_data) else { return Ok(()) };
+        let unknown = SocketAddr::new(UNKNOWN, 0);
+        let (sent, shown) = (dialled.emit(), Greeting::shown(&request.private_data));
+        let addresses = (peer.unwrap_or(unknown), local.unwrap_or(unknown));
+        greeting::check(&*self.policy, (dialled.intent(), &sent, shown), addresses)
+    }
+
+    /// Checks whether a peer may connect from there.
+    fn allow(&self, peer: Option<SocketAddr>) -> Result<(), NotAdmitted> {
+        let address = address_of(peer);
+        if self.policy.allows(address) { Ok(()) } else { Err(NotAdmitted::Address { address }) }
     }
 
     /// Gives the peer at this address a place, if there is one.
     fn seat(&self, peer: Option<SocketAddr>, now_ns: u64) -> Result<Place, TurnedAway> {
-        let peer = peer.map_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED), |peer| peer.ip().to_canonical());
-        self.places.take(PeerId::Host(peer), limits::verbs::DIAL_UNITS, now_ns)
+        let units = limits::verbs::DIAL_UNITS.saturating_add(self.policy.units());
+        self.places.take(PeerId::Host(address_of(peer)), units, now_ns)
     }
 
     fn connection(
@@ -201,6 +232,11 @@ impl VerbsListener {
         session.hold(place);
         Ok(Box::new(VerbsConnection::new(session, &self.service, &self.channels)))
     }
+}
+
+/// The address of a peer, in one form for each.
+fn address_of(peer: Option<SocketAddr>) -> IpAddr {
+    peer.map_or(UNKNOWN, |peer| peer.ip().to_canonical())
 }
 
 /// The error of a refusal. One that is hasty says nothing.

@@ -19,11 +19,11 @@ use super::link::{LinkEvent, QpEnds, QpLink};
 use super::opened::Devices;
 use super::stream::FrameStream;
 use crate::chain::ErrorChain;
-use crate::fabric::{Address, FabricError, NoPlace};
+use crate::fabric::{Address, FabricError, NoPlace, NotAdmitted};
 use crate::limits::verbs::{CONNECT_DEADLINE_NS, REDIAL_NS};
 
-/// Begins an attempt.
-type Dial = Box<dyn FnMut(&Devices, u64) -> Result<Box<dyn QpLink>, FabricError> + Send>;
+/// Begins an attempt. The last number says what it is to show, of all that can be shown.
+type Dial = Box<dyn FnMut(&Devices, u64, usize) -> Result<Box<dyn QpLink>, FabricError> + Send>;
 
 /// The dialling end of a connection.
 pub(super) struct DiallingLink {
@@ -38,6 +38,9 @@ pub(super) struct DiallingLink {
     again_ns: u64,
     pause_ns: u64,
     deadline_ns: u64,
+    /// What attempts show, and how much can be shown.
+    turn: usize,
+    turns: usize,
 }
 
 /// An attempt that is not established.
@@ -61,7 +64,7 @@ impl DiallingLink {
         devices: &Devices,
         now_ns: u64,
     ) -> Result<Self, FabricError> {
-        let first = dial(devices, now_ns)?;
+        let first = dial(devices, now_ns, 0)?;
         let events = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(waits)?;
         let mut link = Self {
             address: address.clone(),
@@ -72,9 +75,16 @@ impl DiallingLink {
             again_ns: now_ns.saturating_add(REDIAL_NS),
             pause_ns: REDIAL_NS,
             deadline_ns: now_ns.saturating_add(CONNECT_DEADLINE_NS),
+            turn: 0,
+            turns: 1,
         };
         link.begin(first)?;
         Ok(link)
+    }
+
+    /// Has so much to show, one after the other, to a peer that does not admit what was shown before.
+    pub(super) fn with_turns(self, turns: usize) -> Self {
+        Self { turns, ..self }
     }
 
     fn begin(&mut self, link: Box<dyn QpLink>) -> Result<(), FabricError> {
@@ -88,7 +98,7 @@ impl DiallingLink {
     fn begin_again(&mut self, devices: &Devices, now_ns: u64) {
         self.pause_ns += self.pause_ns / 2;
         self.again_ns = now_ns.saturating_add(self.pause_ns);
-        let begun = (self.dial)(devices, now_ns).and_then(|link| self.begin(link));
+        let begun = (self.dial)(devices, now_ns, self.turn).and_then(|link| self.begin(link));
         match begun {
             Ok(()) => {
                 tracing::debug!(target: "fabricast", address = %self.address, "no answer yet: dialled again")
@@ -137,6 +147,10 @@ impl DiallingLink {
                     self.take(index);
                     ended = Ok(Some(LinkEvent::Over));
                 }
+                Err(FabricError::NotAdmitted(NotAdmitted::Key { .. })) if self.turn + 1 < self.turns => {
+                    self.show_more(devices, now_ns)?;
+                    return Ok(None);
+                }
                 Err(error) if is_answer(&error) => return Err(error),
                 Err(error) => {
                     tracing::debug!(target: "fabricast", error = %ErrorChain(&error), "an attempt to connect failed");
@@ -146,6 +160,14 @@ impl DiallingLink {
             }
         }
         if self.attempts.is_empty() { ended } else { Ok(None) }
+    }
+
+    /// Begins anew, with what was not shown yet. Other attempts would get the same answer.
+    fn show_more(&mut self, devices: &Devices, now_ns: u64) -> Result<(), FabricError> {
+        self.end_all();
+        self.turn += 1;
+        let link = (self.dial)(devices, now_ns, self.turn)?;
+        self.begin(link)
     }
 
     fn advance(&mut self, devices: &Devices, now_ns: u64) -> Result<Option<LinkEvent>, FabricError> {
@@ -249,6 +271,7 @@ fn is_answer(error: &FabricError) -> bool {
     match error {
         FabricError::NoPlace(why) => *why != NoPlace::Haste,
         FabricError::NoSuchNode { .. }
+        | FabricError::NotAdmitted(_)
         | FabricError::Verbs(VerbsError::NotANode | VerbsError::OtherAddress { .. }) => true,
         FabricError::Verbs(VerbsError::Refused { why }) => *why != Rejection::NO_ROOM,
         _ => false,

@@ -160,6 +160,8 @@ impl Endpoint {
         kind: QueuePairKind,
         make: impl Fn(&QueuePairPlan<'_>) -> Result<QueuePair, SysError>,
     ) -> Result<Arc<Self>, FabricError> {
+        #[cfg(test)]
+        device.endpoints_made.fetch_add(1, Ordering::Relaxed);
         let context = domain.context();
         let buffers = usize::from(RECEIVES + SEND_BUFFERS);
         let frames = Arc::new(Region::allocate(buffers * FRAME_LEN, Protection::PeersWrite)?);

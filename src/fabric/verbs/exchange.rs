@@ -16,6 +16,8 @@
 //! 26  [2]  zero
 //! ```
 //!
+//! The dialling side's frame goes on with what it shows, up to 40 bytes, if that is anything.
+//!
 //! The listening side brings its queue pair to RTS before it answers, the dialling side on receiving the answer; it then
 //! sends [`READY`], after which the listening side may send. A listening side that refuses the connection answers
 //! with a [`Rejection`].
@@ -33,7 +35,7 @@ const MAGIC: u32 = u32::from_be_bytes(*b"FBCX");
 /// The version of the exchange.
 const VERSION: u8 = 1;
 /// Bytes of each.
-const EXCHANGE_LEN: usize = 40;
+pub(super) const EXCHANGE_LEN: usize = 40;
 /// The number of a reliable connection.
 const RELIABLE: u8 = 1;
 /// The number of an unreliable connection.

@@ -11,6 +11,10 @@ use crate::limits;
 pub(in crate::fabric) fn parse(bytes: &[u8]) {
     if let Ok(greeting) = Greeting::parse(bytes) {
         assert!(bytes.starts_with(&greeting.emit()), "a greeting with two forms");
+        assert!(
+            bytes.starts_with(&greeting.emit_request(Greeting::shown(bytes))),
+            "a request with two forms"
+        );
     }
     let _ = Rejection::parse(bytes);
     if let Ok(info) = QpInfo::parse(bytes) {
@@ -72,5 +76,7 @@ pub(in crate::fabric) fn samples() -> Vec<Vec<u8>> {
     ];
     samples.extend(channel::fuzzed::samples());
     samples.extend(programs::fuzzed::samples());
+    let greeting = Greeting::parse(b"FBC1\x01\x01\x02\x03\x04\x05\x06\x07\x08\x00").unwrap();
+    samples.push(greeting.emit_request(b"shown"));
     samples
 }

@@ -15,14 +15,14 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use super::device::{Device, Wish, ip_of};
 use super::endpoint::{Endpoint, MIN_RNR_TIMER};
 use super::error::VerbsError;
-use super::exchange::{QpInfo, READY, packet_sequence};
-use super::greeting::Rejection;
+use super::exchange::{EXCHANGE_LEN, QpInfo, READY, packet_sequence};
+use super::greeting::{self, Rejection, Showing};
 use super::link::{LinkEvent, QpEnds, QpLink};
 use super::manager::{Destination, RETRY_COUNT, RNR_RETRY_COUNT, not_reached};
 use super::opened::Devices;
 use super::stream::{FrameStream, StreamEvent};
 use super::sys::{LinkLayer, QueuePair, QueuePairKind, RemoteFlags, RtrPlan, RtsPlan, SysError};
-use crate::fabric::{FabricError, NoPlace};
+use crate::fabric::{ConnectPolicy, FabricError, SHOWN_LEN_MAX};
 use crate::limits;
 
 /// One end of a connection made by an exchange.
@@ -41,6 +41,10 @@ pub(super) struct ExchangedLink {
     ends: Option<QpEnds>,
     /// The dialled address, at the dialling end.
     dialled: Option<Destination>,
+    /// What the dialling end shows.
+    showing: Option<Showing>,
+    /// What the dialled end demands.
+    policy: Option<Arc<dyn ConnectPolicy>>,
     /// The deadline of the establishment.
     deadline_ns: u64,
 }
@@ -118,7 +122,29 @@ impl ExchangedLink {
         let added = epoll::add(&events, &stream.socket, epoll::EventData::new_u64(0), wanted);
         added.map_err(system)?;
         let deadline_ns = now_ns.saturating_add(limits::verbs::CONNECT_DEADLINE_NS);
-        Ok(Self { stream, events, phase, kind, writes: false, near: None, ends: None, dialled, deadline_ns })
+        Ok(Self {
+            stream,
+            events,
+            phase,
+            kind,
+            writes: false,
+            near: None,
+            ends: None,
+            dialled,
+            showing: None,
+            policy: None,
+            deadline_ns,
+        })
+    }
+
+    /// Shows this with the request.
+    pub(super) fn showing(self, showing: Showing) -> Self {
+        Self { showing: Some(showing), ..self }
+    }
+
+    /// Demands this of the peer that dialled.
+    pub(super) fn demanding(self, policy: &Arc<dyn ConnectPolicy>) -> Self {
+        Self { policy: Some(Arc::clone(policy)), ..self }
     }
 
     fn advance(&mut self, devices: &Devices) -> Result<Option<LinkEvent>, FabricError> {
@@ -164,12 +190,14 @@ impl ExchangedLink {
         if socket.peer_addr().is_err() {
             return Ok(None);
         }
-        let local = socket.local_addr().map_err(system)?.ip();
+        let (local, peer) = (socket.local_addr().map_err(system)?, socket.peer_addr().map_err(system)?);
         let (data, wanted) = (epoll::EventData::new_u64(0), epoll::EventFlags::IN);
         epoll::modify(&self.events, socket, data, wanted).map_err(system)?;
-        let mut near = LocalEnd::create(local, self.kind, true, devices)?;
+        let mut near = LocalEnd::create(local.ip(), self.kind, true, devices)?;
         near.end.writes = self.writes;
-        self.say(&near.end.emit());
+        let (end, intent) = (near.end.emit(), greeting::intent(self.writes));
+        let shown = self.showing.as_ref().map(|showing| showing.of(intent, &end, (local, peer)));
+        self.say(&[&end[..], &shown.unwrap_or_default()].concat());
         self.phase = TcpPhase::Asking;
         let endpoint = Arc::clone(&near.endpoint);
         self.near = Some(near);
@@ -196,12 +224,21 @@ impl ExchangedLink {
 
     /// Handles the request of a peer that dialled.
     fn on_question(&mut self, frame: &[u8], devices: &Devices) -> Result<LinkEvent, FabricError> {
-        let far = match QpInfo::parse(frame) {
-            Ok(far) => far,
+        let (sent, shown) = frame.split_at(frame.len().min(EXCHANGE_LEN));
+        let far = match QpInfo::parse(sent) {
+            Ok(far) if shown.len() <= SHOWN_LEN_MAX => far,
+            Ok(_) => return self.refuse(Rejection::NotANode),
             Err(rejection) => return self.refuse(rejection),
         };
-        let local = self.stream.socket.local_addr().map_err(system)?.ip();
-        let peer = self.stream.socket.peer_addr().map_err(system)?.ip();
+        let addresses = self.addresses_of_sockets()?;
+        let request = (greeting::intent(far.writes), sent, shown);
+        if let Some(Err(why)) =
+            self.policy.as_ref().map(|policy| greeting::check(&**policy, request, addresses))
+        {
+            self.say(&Rejection::NotAdmitted(why).emit());
+            return Err(why.into());
+        }
+        let (peer, local) = (addresses.0.ip(), addresses.1.ip());
         let near = LocalEnd::create(local, far.kind, far.writes, devices);
         let connected = near.and_then(|near| near.connect(&far, peer).map(|()| near));
         let near = connected.inspect_err(|error| {
@@ -214,6 +251,12 @@ impl ExchangedLink {
         self.ends = Some(QpEnds::new(near.end.identity(), far.identity(), false));
         self.begin_to_beat()?;
         Ok(LinkEvent::Endpoint(near.endpoint))
+    }
+
+    /// The addresses of the end that dialled and of this one.
+    fn addresses_of_sockets(&self) -> Result<(SocketAddr, SocketAddr), FabricError> {
+        let socket = &self.stream.socket;
+        Ok((socket.peer_addr().map_err(system)?, socket.local_addr().map_err(system)?))
     }
 
     /// A reliable queue pair notices a lost host itself.
@@ -429,9 +472,9 @@ impl TcpAcceptor {
 }
 
 /// Refuses a connection: sends the reason, if that does not block, and closes it.
-pub(super) fn turn_away(socket: TcpStream, why: NoPlace) {
+pub(super) fn turn_away(socket: TcpStream, why: Rejection) {
     let told = FrameStream::new(socket).and_then(|mut stream| {
-        stream.send(&Rejection::NoPlace(why).emit())?;
+        stream.send(&why.emit())?;
         // What is left unread would have the kernel reset the connection.
         let _ = stream.receive();
         stream.socket.shutdown(Shutdown::Write)

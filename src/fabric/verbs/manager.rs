@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::endpoint::Endpoint;
 use super::error::VerbsError;
-use super::greeting::{Greeting, Rejection};
+use super::greeting::{Greeting, Rejection, Showing};
 use super::link::{LinkEvent, QpEnd, QpEnds, QpLink};
 use super::opened::{Devices, OpenDevice};
 use super::sys::{
@@ -56,6 +56,8 @@ pub(super) struct ManagedLink {
     /// The destination, at the dialling end.
     dialled: Option<Destination>,
     greeting: Greeting,
+    /// What the dialling end shows.
+    showing: Option<Showing>,
     /// The deadline of the establishment.
     deadline_ns: u64,
 }
@@ -96,7 +98,13 @@ impl ManagedLink {
         begun.map_err(|error| not_reached(dialled, error))?;
         let deadline_ns = now_ns.saturating_add(limits::verbs::CONNECT_DEADLINE_NS);
         let dialled = Some(dialled.clone());
-        Ok(Self { id, channel, phase: CmPhase::Resolving, dialled, greeting, deadline_ns })
+        let phase = CmPhase::Resolving;
+        Ok(Self { id, channel, phase, dialled, greeting, showing: None, deadline_ns })
+    }
+
+    /// Shows this with the request.
+    pub(super) fn showing(self, showing: Showing) -> Self {
+        Self { showing: Some(showing), ..self }
     }
 
     /// Accepts a peer's connection request. `None` if it was rejected, because the peer is not a node, or if the peer has given it up:
@@ -127,8 +135,8 @@ impl ManagedLink {
             }
         };
         let deadline_ns = now_ns.saturating_add(limits::verbs::CONNECT_DEADLINE_NS);
-        let link = Self { id, channel, phase: CmPhase::Accepting, dialled: None, greeting, deadline_ns };
-        Ok(Some((link, endpoint)))
+        let (phase, dialled, showing) = (CmPhase::Accepting, None, None);
+        Ok(Some((Self { id, channel, phase, dialled, greeting, showing, deadline_ns }, endpoint)))
     }
 
     fn accept_with(
@@ -223,7 +231,7 @@ impl ManagedLink {
     fn on_route(&mut self, devices: &Devices) -> Result<(), FabricError> {
         let device = device_of(&self.id, devices)?;
         self.id.connect(&ConnectParameters {
-            private_data: &self.greeting.emit(),
+            private_data: &self.greeting.emit_request(&self.shown()),
             responder_resources: device.reads_served_max,
             initiator_depth: device.reads_max,
             retry_count: RETRY_COUNT,
@@ -231,6 +239,16 @@ impl ManagedLink {
         })?;
         self.phase = CmPhase::Connecting;
         Ok(())
+    }
+
+    /// What is shown with the request. Nothing, if the identifier has no addresses.
+    fn shown(&self) -> Vec<u8> {
+        let addresses = self.id.local_address().zip(self.id.peer_address());
+        let shown =
+            self.showing.as_ref().zip(addresses).map(|(showing, addresses)| {
+                showing.of(self.greeting.intent(), &self.greeting.emit(), addresses)
+            });
+        shown.unwrap_or_default()
     }
 
     fn on_rejection(&mut self, event: &CmEvent) -> Result<LinkEvent, FabricError> {

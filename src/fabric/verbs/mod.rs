@@ -47,6 +47,7 @@ use self::connection::{VerbsConnection, VerbsListener};
 use self::device::Wish;
 use self::dialling::DiallingLink;
 use self::error::Failure;
+use self::greeting::Showing;
 use self::handshake::ExchangedLink;
 use self::link::QpLink;
 use self::manager::{Destination, ManagedLink};
@@ -57,8 +58,8 @@ use self::session::Session;
 use self::sys::{QueuePairKind, SysError};
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::{
-    Acceptor, Address, Connection, Exposure, Fabric, FabricError, Group, Intent, PlaceLimits, Places,
-    RdmaConnect, Registration,
+    Acceptor, Address, AdmitAnyone, ConnectPolicy, Connection, Exposure, Fabric, FabricError, Group, Intent,
+    PlaceLimits, Places, RdmaConnect, Registration,
 };
 use crate::id::NodeName;
 use crate::memory::Region;
@@ -74,6 +75,8 @@ pub(crate) struct VerbsConfig {
     pub(crate) notice_group: Option<Group>,
     /// How many places for sessions a node has.
     pub(crate) places: PlaceLimits,
+    /// What it shows when it dials, and demands of those that dial it; otherwise nothing.
+    pub(crate) policy: Option<Arc<dyn ConnectPolicy>>,
 }
 
 /// The provider for RDMA verbs.
@@ -85,6 +88,7 @@ pub(crate) struct VerbsFabric {
     channels: Arc<Channels>,
     service: Arc<Service>,
     places: Arc<Places>,
+    policy: Arc<dyn ConnectPolicy>,
 }
 
 impl VerbsFabric {
@@ -95,13 +99,14 @@ impl VerbsFabric {
         let service = Service::new(&devices)?;
         let listen = config.listen.map(|address| manager::resolve(&address)).transpose()?;
         let places = Places::new(config.places);
-        Ok(Self { listen, connect: config.connect, devices, channels, service, places })
+        let policy = config.policy.unwrap_or_else(|| Arc::new(AdmitAnyone));
+        Ok(Self { listen, connect: config.connect, devices, channels, service, places, policy })
     }
 
     /// Listens at this address instead of the configured one.
     pub(crate) fn listen_at(&self, at: &SocketAddr) -> Result<Box<dyn Acceptor>, FabricError> {
         let made_with = (&self.devices, &self.service, &self.channels);
-        Ok(Box::new(VerbsListener::open(at, made_with, &self.places)?))
+        Ok(Box::new(VerbsListener::open(at, made_with, (&self.places, &self.policy))?))
     }
 }
 
@@ -119,15 +124,23 @@ impl Fabric for VerbsFabric {
     ) -> Result<Box<dyn Connection>, FabricError> {
         let (writes, devices, now_ns) = (intent == Intent::Write, &self.devices, SystemClock.monotonic_ns());
         let (to, connect) = (Destination::resolve(address)?, self.connect);
-        let attempt = move |devices: &Devices, now_ns: u64| -> Result<Box<dyn QpLink>, FabricError> {
-            let exchanged = |kind| ExchangedLink::dial(&to, (kind, writes), devices, now_ns);
-            Ok(match connect {
-                RdmaConnect::Manager => Box::new(ManagedLink::dial(&to, writes, devices, now_ns)?),
-                RdmaConnect::Tcp => Box::new(exchanged(QueuePairKind::Rc)?),
-                RdmaConnect::TcpUnreliable => Box::new(exchanged(QueuePairKind::Uc)?),
-            })
-        };
-        let link = DiallingLink::dial(address, Box::new(attempt), devices, now_ns)?;
+        let (policy, turns) = (Arc::clone(&self.policy), self.policy.turns(intent));
+        let attempt =
+            move |devices: &Devices, now_ns: u64, turn: usize| -> Result<Box<dyn QpLink>, FabricError> {
+                let showing = Showing { policy: Arc::clone(&policy), turn };
+                let exchanged = |kind| {
+                    let link = ExchangedLink::dial(&to, (kind, writes), devices, now_ns)?;
+                    Ok::<_, FabricError>(link.showing(showing.clone()))
+                };
+                Ok(match connect {
+                    RdmaConnect::Manager => {
+                        Box::new(ManagedLink::dial(&to, writes, devices, now_ns)?.showing(showing))
+                    }
+                    RdmaConnect::Tcp => Box::new(exchanged(QueuePairKind::Rc)?),
+                    RdmaConnect::TcpUnreliable => Box::new(exchanged(QueuePairKind::Uc)?),
+                })
+            };
+        let link = DiallingLink::dial(address, Box::new(attempt), devices, now_ns)?.with_turns(turns);
         let session = Session::new(&self.devices, Box::new(link), None)?;
         Ok(Box::new(VerbsConnection::new(session, &self.service, &self.channels)))
     }

@@ -33,6 +33,9 @@ pub(super) struct OpenDevice {
     pub(super) traffic_class: Option<u8>,
     /// Whether peers read regions through memory windows.
     has_windows: bool,
+    /// The queue pairs of sessions that were made.
+    #[cfg(test)]
+    pub(super) endpoints_made: crate::sync::atomic::AtomicU64,
 }
 
 /// The timeout of soft-RoCE: 67 ms. It repeats packets for ever, and the session ends the connection after
@@ -61,6 +64,8 @@ impl OpenDevice {
             ack_timeout: if attributes.is_soft { SOFT_ACK_TIMEOUT } else { ACK_TIMEOUT },
             traffic_class: wish.traffic_class,
             has_windows,
+            #[cfg(test)]
+            endpoints_made: crate::sync::atomic::AtomicU64::new(0),
         })
     }
 }

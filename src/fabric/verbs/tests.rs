@@ -5,13 +5,14 @@ mod channels;
 mod faults;
 mod hostile;
 mod leftovers;
+mod requests;
 mod strangers;
 mod traffic;
 mod wakes;
 mod windows;
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
@@ -503,7 +504,7 @@ fn a_handle_wakes_for_room() {
 #[ignore = "needs an RDMA device"]
 fn a_dial_into_the_void_ends_in_time() {
     let at = address();
-    let std::net::IpAddr::V4(ip) = at.ip() else { panic!("the device is to have an IPv4 address: {at:?}") };
+    let IpAddr::V4(ip) = at.ip() else { panic!("the device is to have an IPv4 address: {at:?}") };
     let [a, b, c, _] = ip.octets();
     let nobody = Address::rdma(SocketAddr::new([a, b, c, 199].into(), at.port()));
     one_of_three(|| {

@@ -15,6 +15,8 @@ enum Act {
     Silent,
     Unreachable,
     Refused,
+    /// The peer does not admit what was shown.
+    NotAdmitted,
     /// The peer is out of resources.
     NoRoom,
     /// A call fails at this end.
@@ -26,6 +28,8 @@ enum Act {
 struct Wire {
     /// When each began, ns.
     begun: Vec<u64>,
+    /// What each shows.
+    shown: Vec<usize>,
     /// The next answer of each; `None` while it does not answer.
     acts: Vec<VecDeque<Act>>,
     /// Those that live.
@@ -66,6 +70,7 @@ impl QpLink for Fake {
             Some(Act::Over) => Ok(Some(LinkEvent::Over)),
             Some(Act::Unreachable) => Err(FabricError::NoAnswer { address: address() }),
             Some(Act::Refused) => Err(VerbsError::Refused { why: "test" }.into()),
+            Some(Act::NotAdmitted) => Err(NotAdmitted::Key { address: IpAddr::from([192, 0, 2, 2]) }.into()),
             Some(Act::NoRoom) => Err(VerbsError::Refused { why: Rejection::NO_ROOM }.into()),
             Some(Act::Fails) => Err(FabricError::system("create a queue pair")(Errno::NOMEM)),
         }
@@ -109,10 +114,11 @@ impl World {
     fn new() -> Self {
         let (wire, devices) = (Arc::new(Mutex::new(Wire::default())), Devices::new(Wish::default()));
         let shared = Arc::clone(&wire);
-        let dial = move |_: &Devices, now_ns: u64| {
+        let dial = move |_: &Devices, now_ns: u64, turn: usize| {
             let mut wire = shared.lock();
             let number = wire.begun.len();
             wire.begun.push(now_ns);
+            wire.shown.push(turn);
             wire.acts.push(VecDeque::new());
             wire.alive.push(number);
             let (wire, waker) = (Arc::clone(&shared), Waker::new()?);
@@ -212,4 +218,40 @@ fn refused_dial_is_not_repeated() {
     world.script(1, Act::Refused);
     assert!(matches!(world.run().1, Err(FabricError::Verbs(VerbsError::Refused { .. }))));
     assert_eq!(world.wire.lock().alive.len(), 0);
+}
+
+/// A peer that knows a key of many is shown them all, a few with each request.
+#[test]
+fn everything_is_shown_to_a_peer_that_does_not_admit_the_first() {
+    let mut world = World::new();
+    world.link.turns = 3;
+    assert!(world.link.next(&world.devices, REDIAL_NS).unwrap().is_none());
+    assert_eq!(world.wire.lock().shown, [0, 0], "a request without an answer is made again");
+    world.script(1, Act::NotAdmitted);
+    assert!(world.link.next(&world.devices, REDIAL_NS).unwrap().is_none());
+    assert_eq!(world.wire.lock().alive, [2], "no request is left that shows what was not admitted");
+    world.script(2, Act::NotAdmitted);
+    assert!(world.link.next(&world.devices, REDIAL_NS).unwrap().is_none());
+    assert_eq!(world.wire.lock().shown, [0, 0, 1, 2]);
+    world.script(3, Act::Establish);
+    assert!(matches!(world.run().1, Ok(LinkEvent::Established)));
+}
+
+#[test]
+fn peer_that_admits_nothing_that_is_shown_has_answered() {
+    for (turns, attempts) in [(1, 1), (3, 3)] {
+        let mut world = World::new();
+        world.link.turns = turns;
+        for number in 0..attempts {
+            world.script(number, Act::NotAdmitted);
+            let end = world.link.next(&world.devices, 0);
+            if number + 1 < attempts {
+                assert!(matches!(end, Ok(None)), "{end:?}");
+            } else {
+                assert!(matches!(end, Err(FabricError::NotAdmitted(NotAdmitted::Key { .. }))), "{end:?}");
+            }
+        }
+        assert_eq!(world.wire.lock().shown, (0..attempts).collect::<Vec<_>>());
+        assert_eq!(world.wire.lock().alive.len(), 0);
+    }
 }

@@ -45,6 +45,9 @@ mod rdma;
 #[path = "cli/restarts.rs"]
 mod restarts;
 #[cfg(test)]
+#[path = "cli/sessions.rs"]
+mod sessions;
+#[cfg(test)]
 #[path = "cli/slow.rs"]
 mod slow;
 #[cfg(test)]

@@ -49,7 +49,9 @@ pub(crate) use bounds::{check_bounds, check_writes};
 #[cfg(any(test, fuzzing, feature = "verbs"))]
 pub(crate) use channel::Datagram;
 pub(crate) use channel::{ChannelReceiver, ChannelSender, DatagramReach, Datagrams, Sent, UnicastSender};
-pub(crate) use connection::{Acceptor, Capabilities, Connection, Fabric, Intent, Prepared, Received};
+pub(crate) use connection::{
+    Acceptor, Capabilities, Connection, Fabric, Intent, ListenerNews, Prepared, Received,
+};
 pub use connection::{NodeListing, PeerAddress};
 pub use error::FabricError;
 pub(crate) use one_sided::{

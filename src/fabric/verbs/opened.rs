@@ -127,6 +127,9 @@ impl Devices {
             let (found, chosen) = (context.name().to_owned(), chosen.clone());
             return Err(VerbsError::OtherDevice { found, chosen }.into());
         }
+        if context.is_removed() {
+            return Err(VerbsError::DeviceGone.into());
+        }
         let mut opened = self.opened.lock();
         if let Some(known) = opened.iter().find(|known| known.context.is_same(context)) {
             return Ok(Arc::clone(known));
@@ -144,9 +147,14 @@ impl Devices {
         Ok(())
     }
 
-    /// Returns all open devices.
+    /// Returns all open devices. Those that were removed are forgotten.
     pub(super) fn all(&self) -> Vec<Arc<OpenDevice>> {
-        self.opened.lock().clone()
+        let mut opened = self.opened.lock();
+        let removed: Vec<_> = opened.extract_if(.., |device| device.context.is_removed()).collect();
+        let left = opened.clone();
+        drop(opened);
+        drop(removed);
+        left
     }
 }
 

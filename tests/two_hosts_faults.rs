@@ -302,8 +302,8 @@ fn publisher_to_a_bond() {
     publish_until(&mut publisher, "the end", |_| subscribers_of(&over) == 1);
 }
 
-/// Host B: the active port of the bond goes down again and again. soft-RoCE ends a connection that sends at that moment; adapters repeat
-/// the packet. In either case the subscriptions go on.
+/// Host B: the active port of the bond goes down again and again. soft-RoCE ends a connection that sends at that moment, and the
+/// subscriptions go on over another one.
 #[test]
 #[ignore = "needs another host: tools/soft-roce run2 --bond-b"]
 fn subscribers_behind_a_bond_that_fails_over() {

@@ -48,7 +48,9 @@ pub(crate) use arrival::{ArrivalSignal, ArrivalSource};
 pub(crate) use bounds::{check_bounds, check_writes};
 #[cfg(any(test, fuzzing, feature = "verbs"))]
 pub(crate) use channel::Datagram;
-pub(crate) use channel::{ChannelReceiver, ChannelSender, DatagramReach, Datagrams, Sent, UnicastSender};
+pub(crate) use channel::{
+    ChannelReceiver, ChannelSender, ClosedReceiver, DatagramReach, Datagrams, Sent, UnicastSender,
+};
 pub(crate) use connection::{
     Acceptor, Capabilities, Connection, Fabric, Intent, ListenerNews, Prepared, Received,
 };

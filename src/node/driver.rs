@@ -253,7 +253,7 @@ impl Driver {
         }
         // Usually out of descriptors. The connection stays queued, and the listener readable.
         let again_ns = is_stopped.then(|| now_ns.saturating_add(saturate(TROUBLE_PAUSE)));
-        let again_ns = again_ns.or(listener.due_ns());
+        let again_ns = again_ns.or_else(|| listener.due_ns());
         self.agenda.set_due(key, again_ns);
         let interest = (!is_stopped).then_some(Interest::Read);
         if core.ok_or_report(self.agenda.watch(key, listener.wait_handle(), interest)).is_none() {

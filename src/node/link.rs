@@ -329,7 +329,7 @@ impl Link {
             state.unused_since_ns = None;
         }
         state.flush();
-        state.hang_up(&self.handle);
+        state.hang_up(&self.handle, now_ns);
         match (&state.failure, is_unused) {
             (Some(_), true) => LinkTurn::Over,
             // The connection to a dead peer stays readable.

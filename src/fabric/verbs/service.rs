@@ -33,7 +33,7 @@ pub(super) struct Service {
 #[derive(Debug)]
 struct Inner {
     devices: Arc<Devices>,
-    waker: Waker,
+    waker: Arc<Waker>,
     stop: AtomicBool,
     /// Sessions to drive now, including new ones.
     roused: Mutex<Vec<Arc<Session>>>,
@@ -49,7 +49,8 @@ struct Attended {
 impl Service {
     /// Creates the service of a fabric that uses these devices, without a thread yet.
     pub(super) fn new(devices: &Arc<Devices>) -> Result<Arc<Self>, FabricError> {
-        let (devices, waker, stop) = (Arc::clone(devices), Waker::new()?, AtomicBool::new(false));
+        let (devices, waker, stop) = (Arc::clone(devices), Arc::new(Waker::new()?), AtomicBool::new(false));
+        devices.wake_with(&waker);
         let inner = Arc::new(Inner { devices, waker, stop, roused: Mutex::default() });
         Ok(Arc::new(Self { inner, thread: Mutex::default() }))
     }

@@ -51,7 +51,7 @@ impl Connection for Over {
 impl LinkState {
     /// Drops the connection once the session is over and nothing is left to be sent: a program may keep a subscription that has ended, or
     /// seek its publisher, for as long as it likes, and a device that was removed is released only when nothing uses it any more.
-    pub(super) fn hang_up(&mut self, handle: &OwnedFd) {
+    pub(super) fn hang_up(&mut self, handle: &OwnedFd, now_ns: u64) {
         if self.failure.is_none() || self.is_hung_up || !self.outbox.is_empty() {
             return;
         }
@@ -59,7 +59,8 @@ impl LinkState {
         let Ok(handle) = handle.try_clone() else { return };
         let (capabilities, peer_address) = (self.connection.capabilities(), self.connection.peer_address());
         self.connection = Box::new(Over { capabilities, peer_address, handle });
-        (self.arrivals, self.membership) = (None, None);
+        self.arrivals = None;
+        self.membership.take().into_iter().for_each(|membership| membership.close(now_ns));
         self.is_hung_up = true;
     }
 }

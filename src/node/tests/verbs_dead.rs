@@ -13,7 +13,7 @@ use std::process::Command;
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 use super::*;
-use crate::control::{AttachmentId, ClientEvent, ClientSession};
+use crate::control::{ClientEvent, ClientSession};
 use crate::fabric::verbs::{VerbsConfig, VerbsFabric};
 use crate::fabric::{
     Address, Connection, Exposure, Fabric, FabricError, Intent, Received, Registration, Sent,
@@ -137,7 +137,7 @@ impl RawPeer {
     fn turn(&mut self, fabric: &VerbsFabric, buffer: &mut [u8]) -> Result<(), FabricError> {
         loop {
             while let Some(message) = self.session.next_message() {
-                let region = message.region_of.and_then(|_: AttachmentId| self.landing.as_ref());
+                let region = message.region_of.and(self.landing.as_ref());
                 assert_eq!(self.connection.send(&message.bytes, region)?, Sent::Done);
             }
             let (len, offer) = match self.connection.receive(buffer)? {

@@ -175,6 +175,20 @@ pub enum Event {
         /// The topic.
         topic: TopicName,
     },
+    /// The RDMA device at whose address this node listens was removed: its sessions over the device have ended, and no peer reaches it
+    /// there. It serves its own host, and tries every two seconds whether the device is back. A node that listens at `0.0.0.0` goes on
+    /// with its other devices, and has no such event.
+    NotListening {
+        /// The address.
+        address: String,
+        /// Why.
+        reason: String,
+    },
+    /// The RDMA device at whose address this node listens is back, after [`Self::NotListening`]: peers reach it again.
+    ListensAgain {
+        /// The address.
+        address: String,
+    },
     /// The node's thread has panicked: the node serves nothing any more. Publishing fails from then on, and this node's
     /// subscriptions are gone.
     NodeFailed {
@@ -213,6 +227,7 @@ impl EventSink for TracingSink {
             | Event::SubscriberOvertaken { .. }
             | Event::Revoked { .. }
             | Event::SubscriberRevoked { .. }
+            | Event::NotListening { .. }
             | Event::Trouble { .. } => {
                 tracing::warn!(target: "fabricast", ?event);
             }
@@ -221,6 +236,7 @@ impl EventSink for TracingSink {
             | Event::Reconnected { .. }
             | Event::Lost { .. }
             | Event::Recovered { .. }
+            | Event::ListensAgain { .. }
             | Event::Resumed { .. }
             | Event::Restarted { .. } => tracing::info!(target: "fabricast", ?event),
             _ => tracing::debug!(target: "fabricast", ?event),

@@ -48,6 +48,9 @@ mod restarts;
 #[path = "cli/revoked.rs"]
 mod revoked;
 #[cfg(test)]
+#[path = "cli/sessions.rs"]
+mod sessions;
+#[cfg(test)]
 #[path = "cli/slow.rs"]
 mod slow;
 #[cfg(test)]

@@ -12,6 +12,7 @@
 #![cfg(feature = "verbs")]
 
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fabricast::{
@@ -20,6 +21,7 @@ use fabricast::{
 };
 
 use self::support::files::raise_files;
+use self::support::slow::Recorder;
 use self::support::time::{PATIENCE, now, wait_until, wait_within};
 
 #[cfg(test)]
@@ -39,6 +41,10 @@ const NOTICED: Duration = Duration::from_secs(3);
 const DROPPED: Duration = Duration::from_secs(5);
 /// A request of which the answer is dropped ends the session within this time: five seconds, and one for a slow machine.
 const UNANSWERED: Duration = Duration::from_secs(6);
+/// A bond that fails over delays values by less than this, also in an emulated machine: it notices that within 100 ms.
+const FAILED_OVER: Duration = Duration::from_secs(3);
+/// How often it fails over.
+const FAILOVERS: usize = 4;
 /// How long a port is down.
 const DOWN: Duration = Duration::from_secs(4);
 
@@ -284,4 +290,70 @@ fn subscriber_whose_reads_are_not_answered() {
         last - began > NOTICED,
         "messages did not arrive: it was the silence of the host that ended the session"
     );
+}
+
+/// Host A: publishes to a host whose interface is a bond.
+#[test]
+#[ignore = "needs another host: tools/soft-roce run2 --bond-b"]
+fn publisher_to_a_bond() {
+    let node = publishing_node();
+    let mut publisher = node.state_publisher::<u64>(TOPIC).open().expect("a topic");
+    let over = node.state_publisher::<u64>(OVER).open().expect("a topic");
+    publish_until(&mut publisher, "the end", |_| subscribers_of(&over) == 1);
+}
+
+/// Host B: the active port of the bond goes down again and again. soft-RoCE ends a connection that sends at that moment, and the
+/// subscriptions go on over another one.
+#[test]
+#[ignore = "needs another host: tools/soft-roce run2 --bond-b"]
+fn subscribers_behind_a_bond_that_fails_over() {
+    let events = Arc::new(Recorder::default());
+    let node = builder().events(Arc::clone(&events) as _).open().expect("a node");
+    let target = format!("{}/{TOPIC}", host("PEER"));
+    let mut subscribers = [Delivery::Pull, Delivery::Push].map(|delivery| {
+        let builder = node.state_subscriber::<u64>(target.as_str()).delivery(delivery);
+        builder.persistent().open().expect("a name")
+    });
+    let of_bond = |file: &str| {
+        let text = std::fs::read_to_string(format!("/sys/class/net/eth0/bonding/{file}")).expect("a bond");
+        text.trim().to_owned()
+    };
+    let mut receive_after = |since: [u64; 2]| {
+        let mut newest = since;
+        wait_until("values of both", || {
+            for (subscriber, newest) in subscribers.iter_mut().zip(&mut newest) {
+                match subscriber.try_receive() {
+                    Ok(sample) => *newest = sample.map_or(*newest, |sample| sample.value),
+                    Err(ReceiveError::Contended { .. }) => {}
+                    Err(error) => panic!("no loss of the epoch: {}", ErrorChain(&error)),
+                }
+            }
+            newest.iter().zip(&since).all(|(newest, since)| newest > since)
+        });
+        newest
+    };
+    let mut newest = receive_after([0; 2]);
+    for _ in 0..FAILOVERS {
+        let active = of_bond("active_slave");
+        let before = events.all().len();
+        run("ip", &format!("link set {active} down"));
+        let began = now();
+        wait_until("another port", || of_bond("active_slave") != active);
+        let noticed = began.elapsed();
+        // What was on its way may have arrived before.
+        newest = receive_after(newest);
+        newest = receive_after(newest);
+        let delayed = began.elapsed();
+        println!("{active} went down: the bond noticed it after {noticed:?}, values again after {delayed:?}");
+        events.all().iter().skip(before).for_each(|event| println!("{event:?}"));
+        assert!(delayed < FAILED_OVER, "TOO SLOW: {delayed:?}");
+        run("ip", &format!("link set {active} up"));
+        wait_until("the port to be up again", || {
+            let state = std::fs::read_to_string(format!("/sys/class/net/{active}/bonding_slave/mii_status"));
+            newest = receive_after(newest);
+            state.expect("a port").trim() == "up"
+        });
+    }
+    // The other host sees this subscriber, and ends.
+    await_end(&mut subscribe(&node, OVER, Delivery::Push));
 }

@@ -1,4 +1,4 @@
-//! An RDMA device that is removed while a node uses it: `tools/soft-roce run` runs this.
+//! An RDMA device that is removed while a node uses it, and comes back: `tools/soft-roce run` runs this.
 
 #![cfg(feature = "verbs")]
 
@@ -6,7 +6,7 @@ use std::process::{Child, Command};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fabricast::{Delivery, ErrorChain, Event, Node, ReceiveError, StateSubscriber};
+use fabricast::{Delivery, ErrorChain, Event, Node, Persistent, ReceiveError, StateSubscriber};
 
 use self::support::peer::Peer;
 use self::support::rdma::address;
@@ -21,6 +21,10 @@ const PORT: u16 = 7477;
 const BOTH: [Delivery; 2] = [Delivery::Pull, Delivery::Push];
 /// How soon the ends of all sessions know it, also in an emulated machine.
 const NOTICED: Duration = Duration::from_secs(3);
+/// How soon the node uses a device that is back: it tries every two seconds, and an emulated machine is slow.
+const BACK: Duration = Duration::from_secs(5);
+/// How often the device goes and comes.
+const ROUNDS: u64 = 3;
 
 /// A publisher that says its newest sequence, and what its node has reported of the device.
 #[test]
@@ -39,18 +43,77 @@ fn role() {
             None => {}
             Some("newest") => role.say(publisher.newest()),
             Some("subscribers") => role.say(publisher.pull_subscribers() + publisher.push_subscribers()),
+            Some("events") => {
+                let is_it = |event: &Event| matches!(event, Event::NotListening { reason, .. } if reason.contains("was removed"));
+                role.say(events.all().into_iter().filter(is_it).count());
+            }
             Some(_) => {
-                let is_it =
-                    |event: &Event| matches!(event, Event::Trouble { what } if what.contains("was removed"));
+                let is_it = |event: &Event| matches!(event, Event::ListensAgain { address } if *address == self::address(PORT));
                 role.say(events.all().into_iter().filter(is_it).count());
             }
         }
     }
 }
 
-/// Removes the device. The kernel's soft-RoCE waits for the end of all programs that use it.
+/// Removes the device. The kernel's soft-RoCE waits until no program has it open.
 fn remove() -> Child {
     Command::new("rdma").args(["link", "delete", "rxe0"]).spawn().expect("rdma")
+}
+
+/// Adds the device again.
+fn add() {
+    let words = ["link", "add", "rxe0", "type", "rxe", "netdev", "eth0"];
+    assert!(Command::new("rdma").args(words).status().expect("rdma").success());
+}
+
+/// Receives what there is. Returns the newest value that both have received.
+fn receive(subscribers: &mut [Persistent<StateSubscriber<u64>>; 2], received: &mut [u64; 2]) -> u64 {
+    for (subscriber, received) in subscribers.iter_mut().zip(received.iter_mut()) {
+        match subscriber.try_receive() {
+            Ok(sample) => *received = sample.map_or(*received, |sample| sample.value),
+            Err(ReceiveError::Contended { .. }) => {}
+            Err(error) => panic!("no loss of the epoch: {}", ErrorChain(&error)),
+        }
+    }
+    received.iter().copied().min().unwrap_or(0)
+}
+
+/// The device is removed and comes back while a publisher and persistent subscribers run, several times.
+#[test]
+#[ignore = "needs an RDMA device that may be removed: tools/soft-roce run"]
+fn device_that_comes_back_is_used_again() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut publisher = Peer::ready("publisher", dir.path(), "");
+    let node = Node::builder().runtime_dir(dir.path()).open().expect("a node");
+    let target = format!("{}/t", address(PORT));
+    let mut subscribers = BOTH.map(|delivery| {
+        let builder = node.state_subscriber::<u64>(target.as_str()).delivery(delivery);
+        // One that pulls is also a member of the publisher's channel.
+        builder.notices().persistent().open().expect("a subscription")
+    });
+    let mut holdings = None;
+    for round in 1..=ROUNDS {
+        let newest = publisher.ask_number("newest");
+        let mut received = [0; 2];
+        wait_until("values of both", || receive(&mut subscribers, &mut received) > newest);
+        let held = *holdings.get_or_insert_with(|| publisher.holdings());
+        wait_until("the release of what used the removed device", || publisher.holdings() == held);
+        let (mut removal, began) = (remove(), now());
+        // The publisher and this process have used the device, and go on.
+        wait_until("the end of the removal", || {
+            receive(&mut subscribers, &mut received);
+            removal.try_wait().expect("it was started").is_some()
+        });
+        println!("round {round}: removed after {:?}", began.elapsed());
+        wait_until("an event", || publisher.ask_number("events") == round);
+        add();
+        let began = now();
+        wait_within(BACK, "the device to be in use again", || publisher.ask_number("back") == round);
+        let newest = publisher.ask_number("newest");
+        wait_until("newer values of both", || receive(&mut subscribers, &mut received) > newest);
+        println!("round {round}: values again {:?} after it was back", began.elapsed());
+    }
+    println!("at the publisher: {holdings:?}");
 }
 
 fn end_of(subscriber: &mut StateSubscriber<u64>) -> ReceiveError {

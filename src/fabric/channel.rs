@@ -65,6 +65,37 @@ pub(crate) trait ChannelReceiver: Debug + Send {
     fn wait_handle(&mut self) -> Result<Option<BorrowedFd<'_>>, FabricError>;
 }
 
+/// In place of a receiver that was closed.
+#[derive(Debug)]
+pub(crate) struct ClosedReceiver {
+    passed_over: u64,
+}
+
+impl ClosedReceiver {
+    /// Takes the place of this receiver, with its count.
+    pub(crate) fn after(receiver: &dyn ChannelReceiver) -> Self {
+        Self { passed_over: receiver.passed_over() }
+    }
+}
+
+impl ChannelReceiver for ClosedReceiver {
+    fn return_ticket(&self) -> &[u8] {
+        &[]
+    }
+
+    fn receive(&mut self, _: &mut [u8]) -> Result<Option<Datagram>, FabricError> {
+        Ok(None)
+    }
+
+    fn passed_over(&self) -> u64 {
+        self.passed_over
+    }
+
+    fn wait_handle(&mut self) -> Result<Option<BorrowedFd<'_>>, FabricError> {
+        Ok(None)
+    }
+}
+
 /// The outcome of sending a message or datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {

@@ -55,8 +55,36 @@ pub(crate) trait Acceptor: Debug + Send {
     /// Returns the addresses to dial.
     fn addresses(&self) -> Vec<Address>;
 
+    /// When [`Self::accept`] is to be called although the handle is not readable.
+    fn due_ns(&self) -> Option<u64> {
+        None
+    }
+
+    /// Returns what has happened to the listener itself, once.
+    fn take_news(&mut self) -> Option<ListenerNews> {
+        None
+    }
+
     /// Returns a handle that is readable while a connection is waiting.
     fn wait_handle(&self) -> BorrowedFd<'_>;
+}
+
+/// What has happened to a listener.
+#[derive(Debug)]
+#[cfg_attr(not(any(test, feature = "verbs")), expect(dead_code, reason = "only devices come and go"))]
+pub(crate) enum ListenerNews {
+    /// No peer reaches it any more.
+    Lost {
+        /// Where it has listened.
+        address: Address,
+        /// Why.
+        why: FabricError,
+    },
+    /// Peers reach it again.
+    Back {
+        /// Where it listens.
+        address: Address,
+    },
 }
 
 /// One end of a session with a peer.

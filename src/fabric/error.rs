@@ -216,10 +216,14 @@ impl FabricError {
     pub(crate) fn stops_accepting(&self) -> bool {
         match self {
             Self::CloseBacklogFull { .. } => true,
-            #[cfg(feature = "verbs")]
-            Self::Verbs(VerbsError::NotListening { .. }) => true,
             _ => self.is_shortage(),
         }
+    }
+
+    /// Whether the device of a listener was removed.
+    #[cfg(feature = "verbs")]
+    pub(super) fn is_not_listening(&self) -> bool {
+        matches!(self, Self::Verbs(VerbsError::NotListening { .. }))
     }
 
     /// Whether the error ends the connection: no later call can succeed.

@@ -51,8 +51,12 @@ pub(crate) use arrival::{ArrivalSignal, ArrivalSource};
 pub(crate) use bounds::{check_bounds, check_writes};
 #[cfg(any(test, fuzzing, feature = "verbs"))]
 pub(crate) use channel::Datagram;
-pub(crate) use channel::{ChannelReceiver, ChannelSender, DatagramReach, Datagrams, Sent, UnicastSender};
-pub(crate) use connection::{Acceptor, Capabilities, Connection, Fabric, Intent, Prepared, Received};
+pub(crate) use channel::{
+    ChannelReceiver, ChannelSender, ClosedReceiver, DatagramReach, Datagrams, Sent, UnicastSender,
+};
+pub(crate) use connection::{
+    Acceptor, Capabilities, Connection, Fabric, Intent, ListenerNews, Prepared, Received,
+};
 pub use connection::{NodeListing, PeerAddress};
 pub use error::{FabricError, NotAdmitted};
 pub(crate) use network::Network;

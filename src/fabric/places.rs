@@ -58,7 +58,7 @@ pub enum NoPlace {
     /// The process has as many sessions as one may have.
     #[error(
         "this process has {max} sessions with it, as many as one may have: end some, or raise \
-         PeerLimits::shm_sessions_per_process there"
+         PeerLimits::shm_sessions_per_process there (`fabricast pub --sessions-per-peer`)"
     )]
     Process {
         /// The limit.
@@ -66,7 +66,8 @@ pub enum NoPlace {
     },
     /// The host has as many sessions as one may have.
     #[error(
-        "this host has {max} sessions with it, as many as one may have: end some, or raise PeerLimits::rdma_sessions_per_host there"
+        "this host has {max} sessions with it, as many as one may have: end some, or raise PeerLimits::rdma_sessions_per_host there \
+         (`fabricast pub --sessions-per-peer`)"
     )]
     Host {
         /// The limit.
@@ -78,7 +79,7 @@ pub enum NoPlace {
     /// So many of the places for this host are taken that the others are for peers with fewer.
     #[error(
         "of its {max} places for sessions on its host, those that are left are for processes with fewer: end some, or raise \
-         PeerLimits::shm_sessions there, and its limit of open files (ulimit -n)"
+         PeerLimits::shm_sessions there (`fabricast pub --sessions`), and its limit of open files (ulimit -n)"
     )]
     Shm {
         /// All places.
@@ -87,7 +88,8 @@ pub enum NoPlace {
     /// So many of the places for other hosts are taken that the others are for peers with fewer.
     #[error(
         "of its {max} places for sessions over RDMA, those that are left are for hosts with fewer: end some, or raise \
-         PeerLimits::rdma_sessions there, and its limits of open files and locked memory (ulimit -n, ulimit -l)"
+         PeerLimits::rdma_sessions there (`fabricast pub --sessions`), and its limits of open files and locked memory (ulimit -n, \
+         ulimit -l)"
     )]
     Rdma {
         /// All places.

@@ -116,18 +116,21 @@ impl fmt::Debug for PoolState {
     }
 }
 
+#[cfg(any(test, feature = "verbs"))]
+impl Worker {
+    /// Whether all queued chores are done.
+    pub(crate) fn is_done(&self) -> bool {
+        let state = self.0.state.lock();
+        state.waiting.is_empty() && state.threads == state.idle
+    }
+}
+
 #[cfg(test)]
 impl Worker {
     /// As if this many threads were blocked, and the last start had failed or not.
     pub(crate) fn pretend(&self, threads: Option<usize>, is_short: bool) {
         let mut state = self.0.state.lock();
         (state.threads, state.is_short) = (threads.unwrap_or(THREADS_MAX), is_short);
-    }
-
-    /// Whether all queued chores are done.
-    pub(crate) fn is_done(&self) -> bool {
-        let state = self.0.state.lock();
-        state.waiting.is_empty() && state.threads == state.idle
     }
 
     /// Queues a chore without starting a thread.

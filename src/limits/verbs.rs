@@ -34,6 +34,8 @@ pub(crate) const PACKETS_MAX: usize = 65;
 pub(crate) const WAITING_BATCHES_MAX: usize = 64;
 /// Units that a dial costs, as [`super::DIAL_UNITS`]: a queue pair is made.
 pub(crate) const DIAL_UNITS: u64 = 64;
+/// How often a node whose device was removed tries to listen at its address again, nanoseconds.
+pub(crate) const RELISTEN_NS: u64 = 2_000_000_000;
 /// Connections waiting to be accepted.
 pub(crate) const BACKLOG: i32 = 128;
 /// How long a connection may be idle before the peer is probed, nanoseconds.
@@ -63,6 +65,8 @@ pub(crate) const CONNECT_DEADLINE_NS: u64 = 3_000_000_000;
 pub(crate) const FAULT_AWAITED_NS: u64 = 50_000_000;
 /// How long a peer's host may leave a READ or another request unanswered while it sends other messages, nanoseconds.
 pub(crate) const UNANSWERED_NS: u64 = 5_000_000_000;
+/// How long a node that is dropped waits until the device has released what its sessions have used, nanoseconds.
+pub(crate) const RELEASE_NS: u64 = 250_000_000;
 /// How long a failed queue pair has to return its work requests, nanoseconds.
 pub(crate) const DRAIN_NS: u64 = 250_000_000;
 /// How long a dropped connection still delivers what was sent, nanoseconds.

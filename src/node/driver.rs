@@ -17,7 +17,7 @@ use crate::chain::ErrorChain;
 use crate::clock::saturate;
 use crate::control::{ControlError, RefuseReason};
 use crate::event::Event;
-use crate::fabric::{Acceptor, FabricError, Interest};
+use crate::fabric::{Acceptor, FabricError, Interest, ListenerNews};
 use crate::keyring::{Keys, Right};
 use crate::limits;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -243,8 +243,17 @@ impl Driver {
                 self.served.insert(served.key(), served);
             }
         }
+        while let Some(news) = listener.take_news() {
+            core.tell(&match news {
+                ListenerNews::Lost { address, why } => {
+                    Event::NotListening { address: address.to_string(), reason: ErrorChain(&why).to_string() }
+                }
+                ListenerNews::Back { address } => Event::ListensAgain { address: address.to_string() },
+            });
+        }
         // Usually out of descriptors. The connection stays queued, and the listener readable.
         let again_ns = is_stopped.then(|| now_ns.saturating_add(saturate(TROUBLE_PAUSE)));
+        let again_ns = again_ns.or_else(|| listener.due_ns());
         self.agenda.set_due(key, again_ns);
         let interest = (!is_stopped).then_some(Interest::Read);
         if core.ok_or_report(self.agenda.watch(key, listener.wait_handle(), interest)).is_none() {

@@ -3,6 +3,7 @@ mod attachment;
 mod ended;
 mod hanging;
 mod membership;
+mod over;
 mod progress;
 mod pulse;
 mod waiting;
@@ -92,6 +93,8 @@ struct LinkState {
     ending: bool,
     /// Why the session is over.
     failure: Option<ControlError>,
+    /// The connection was dropped.
+    is_hung_up: bool,
     /// Why it could not begin.
     unreachable: Option<FabricError>,
     buffer: Vec<u8>,
@@ -214,6 +217,7 @@ impl Link {
                 total: SubscriberCounts::default(),
                 ending: false,
                 failure: None,
+                is_hung_up: false,
                 unreachable: None,
                 buffer: vec![0; limits::CONTROL_MESSAGE_LEN_MAX],
             }),
@@ -326,6 +330,7 @@ impl Link {
             state.unused_since_ns = None;
         }
         state.flush();
+        state.hang_up(&self.handle, now_ns);
         match (&state.failure, is_unused) {
             (Some(_), true) => LinkTurn::Over,
             // The connection to a dead peer stays readable.

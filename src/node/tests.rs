@@ -538,6 +538,8 @@ mod table_lines;
 #[cfg(feature = "verbs")]
 mod verbs_crowd;
 #[cfg(feature = "verbs")]
+mod verbs_dead;
+#[cfg(feature = "verbs")]
 mod verbs_hostile;
 mod views;
 mod wait_set;

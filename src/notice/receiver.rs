@@ -5,12 +5,15 @@ use std::sync::{Arc, OnceLock, Weak};
 use parking_lot::Mutex;
 
 use super::mailbox::Mailbox;
-use crate::fabric::{ChannelReceiver, DatagramReach, FabricError};
+use crate::fabric::{ChannelReceiver, ClosedReceiver, DatagramReach, FabricError};
 use crate::id::{Epoch, TopicId};
 use crate::layout::WORD;
 use crate::layout::notice::{self, DatagramHeader, Entry, NoticeKey};
 use crate::limits;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Turns that a receiver that is closed still takes, for what has arrived.
+const TURNS_TO_CLOSE: usize = 8;
 
 /// The receiving end of a notice channel, shared by all subscriptions of a process to one peer. Whichever thread polls it
 /// receives for all of them. It allocates nothing once started.
@@ -120,6 +123,21 @@ impl NoticeReceiver {
         let (multicast, unicast) = (LastHeard::default(), LastHeard::default());
         let (state, handle, gaps) = (Mutex::new(state), OnceLock::new(), Arc::default());
         Self { channel, return_ticket, state, handle, gaps, multicast, unicast }
+    }
+
+    /// Takes what has arrived, and receives nothing more: the session is over, and the device may be gone.
+    pub(crate) fn close(&self, now_ns: u64) {
+        // A sender that floods it does not keep it open.
+        for _ in 0..TURNS_TO_CLOSE {
+            if !self.turn(now_ns).unwrap_or(false) {
+                break;
+            }
+        }
+        let mut state = self.state.lock();
+        let closed = ClosedReceiver::after(state.receiver.as_ref());
+        let receiver = std::mem::replace(&mut state.receiver, Box::new(closed));
+        drop(state);
+        drop(receiver);
     }
 
     /// The ticket by which the sender reaches this receiver by unicast.

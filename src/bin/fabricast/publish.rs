@@ -23,7 +23,7 @@ use super::clock::Pace;
 use super::failure::{Exit, Failure};
 use super::interrupt::{Input, Interrupt};
 use super::output::shown;
-use super::setting::{Setting, target};
+use super::setting::{SessionArguments, Setting, target};
 use super::units::{duration, size_in};
 
 /// The slowest rate: one value a year.
@@ -111,6 +111,8 @@ pub(crate) struct Arguments {
     /// sequence, and with what the topic holds. `fabricast tail file:PATH` and `get` read the file without this command.
     #[arg(long, value_name = "PATH")]
     warm: Option<PathBuf>,
+    #[command(flatten)]
+    sessions: SessionArguments,
     /// Do not report what is served.
     #[arg(long, short)]
     quiet: bool,
@@ -468,18 +470,23 @@ fn open_publisher<P: Payload<Borrowed = [u8]>>(
 
 /// Opens the publishing node.
 fn open(arguments: &Arguments, setting: &Setting, address: &Address) -> Result<Node, Failure> {
-    match (&address.node(), &arguments.node, address.port()) {
-        (Some(name), None, _) => setting.node(Some(name)),
+    let limits = arguments.sessions.limits();
+    let node = match (&address.node(), &arguments.node, address.port()) {
+        (Some(name), None, _) => setting.serving_node(name, None, limits),
         (Some(_), Some(_), _) => {
             Err(Failure::usage(format!("{address} already names the node: omit --node")))
         }
-        (None, Some(name), _) => setting.rdma_node(name, address),
+        (None, Some(name), _) => setting.serving_node(name, Some(address), limits),
         (None, None, Some(port)) => {
             let name = format!("{}-{port}", address.scheme()).parse().map_err(Failure::usage)?;
-            setting.rdma_node(&name, address)
+            setting.serving_node(&name, Some(address), limits)
         }
         (None, None, None) => Err(Failure::usage(format!("{address} needs --node NAME"))),
+    }?;
+    if let Some(shortfall) = arguments.sessions.shortfall(&node, !address.is_local()) {
+        Failure::new(Exit::Local, shortfall).note();
     }
+    Ok(node)
 }
 
 /// An epoch, as an argument.

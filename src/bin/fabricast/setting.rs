@@ -85,6 +85,47 @@ pub(crate) struct EndArguments {
     deadline: Option<Duration>,
 }
 
+/// How many sessions a publisher serves, as arguments.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct SessionArguments {
+    /// Serve at most this many sessions with processes of this host, and as many over RDMA, or fewer if the limits of open files and locked
+    /// memory allow no more [default: 1024].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(4..=4096))]
+    sessions: Option<u16>,
+    /// Of these, serve at most this many with one process of this host, or with one other host [default: 256].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    sessions_per_peer: Option<u16>,
+}
+
+impl SessionArguments {
+    /// The limits of a node.
+    pub(crate) fn limits(self) -> PeerLimits {
+        let mut limits = PeerLimits::default();
+        if let Some(sessions) = self.sessions.map(usize::from) {
+            (limits.shm_sessions, limits.rdma_sessions) = (sessions, sessions);
+        }
+        if let Some(sessions) = self.sessions_per_peer.map(usize::from) {
+            (limits.shm_sessions_per_process, limits.rdma_sessions_per_host) = (sessions, sessions);
+        }
+        limits
+    }
+
+    /// What to say if this node serves fewer sessions than was asked for.
+    pub(crate) fn shortfall(self, node: &Node, listens: bool) -> Option<String> {
+        let (asked, granted) = (usize::from(self.sessions?), node.peer_limits());
+        let is_less = granted.shm_sessions < asked || (listens && granted.rdma_sessions < asked);
+        let over_rdma =
+            if listens { format!(", and {} over RDMA", granted.rdma_sessions) } else { String::new() };
+        is_less.then(|| {
+            format!(
+                "serves {} sessions of this host{over_rdma}, not {asked}: raise the limits of open files and locked memory \
+                 (ulimit -n, ulimit -l)",
+                granted.shm_sessions
+            )
+        })
+    }
+}
+
 /// How a topic is followed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Following {
@@ -214,8 +255,21 @@ impl Setting {
     }
 
     /// Opens a node with a name that also listens over RDMA at this address.
-    pub(crate) fn rdma_node(&self, name: &NodeName, address: &Address) -> Result<Node, Failure> {
-        let builder = self.builder(Some(name))?.rdma(&address.to_string()).map_err(Failure::usage)?;
+    fn rdma_node(&self, name: &NodeName, address: &Address) -> Result<Node, Failure> {
+        self.serving_node(name, Some(address), PeerLimits::default())
+    }
+
+    /// Opens a node with a name and these limits of its peers, which also listens over RDMA if given an address.
+    pub(crate) fn serving_node(
+        &self,
+        name: &NodeName,
+        rdma: Option<&Address>,
+        limits: PeerLimits,
+    ) -> Result<Node, Failure> {
+        let mut builder = self.builder(Some(name))?.peer_limits(limits);
+        if let Some(address) = rdma {
+            builder = builder.rdma(&address.to_string()).map_err(Failure::usage)?;
+        }
         Ok(builder.open()?)
     }
 

@@ -11,7 +11,8 @@ use super::greeting::{self, Greeting, Rejection};
 use super::handshake::{ExchangedLink, TcpAcceptor, turn_away};
 use super::link::QpLink;
 use super::manager::{CmListener, ManagedLink};
-use super::opened::{Devices, ip_addresses};
+use super::opened::Devices;
+use super::reception::Reception;
 use super::service::Service;
 use super::session::{Session, SessionArrivals};
 use super::sys::{CmEvent, CmId};
@@ -19,8 +20,8 @@ use crate::clock::{Clock, SystemClock};
 use crate::fabric::wait::together;
 use crate::fabric::{
     Acceptor, Address, ArrivalSource, Capabilities, ChannelReceiver, ChannelSender, ConnectPolicy,
-    Connection, Datagrams, FabricError, NoPlace, NotAdmitted, PeerAddress, PeerId, Place, Places, Prepared,
-    Received, Registration, Sent, TurnedAway, UnicastSender,
+    Connection, Datagrams, FabricError, ListenerNews, NoPlace, NotAdmitted, PeerAddress, PeerId, Place,
+    Places, Prepared, Received, Registration, Sent, TurnedAway, UnicastSender,
 };
 use crate::limits;
 
@@ -127,7 +128,7 @@ impl Drop for VerbsConnection {
 /// connect by an exchange.
 #[derive(Debug)]
 pub(super) struct VerbsListener {
-    reception: CmListener,
+    reception: Reception,
     counter: TcpAcceptor,
     /// Readable when either listener is.
     readable: OwnedFd,
@@ -149,6 +150,7 @@ impl VerbsListener {
     ) -> Result<Self, FabricError> {
         let (reception, counter) = listen_both(at, devices)?;
         let readable = together(&[reception.channel.as_fd(), counter.wait_handle()])?;
+        let reception = Reception::new(reception, at);
         service.start()?;
         let (devices, service, channels) = (Arc::clone(devices), Arc::clone(service), Arc::clone(channels));
         let (places, policy) = (Arc::clone(places), Arc::clone(policy));
@@ -156,10 +158,16 @@ impl VerbsListener {
         Ok(Self { reception, counter, readable, counter_is_next, devices, service, channels, places, policy })
     }
 
-    fn accept_managed(&self) -> Result<Option<Box<dyn Connection>>, FabricError> {
-        let Some(request) = self.reception.next()? else { return Ok(None) };
-        let (now_ns, peer) =
-            (SystemClock.monotonic_ns(), request.new_id.as_ref().and_then(CmId::peer_address));
+    fn accept_managed(&mut self) -> Result<Option<Box<dyn Connection>>, FabricError> {
+        let now_ns = SystemClock.monotonic_ns();
+        let stood = self.reception.wait_handle().is_some();
+        let request = self.reception.next(&self.devices, &self.readable, now_ns)?;
+        if stood != self.reception.wait_handle().is_some() {
+            // It watches the devices that there are now.
+            self.service.start()?;
+        }
+        let Some(request) = request else { return Ok(None) };
+        let peer = request.new_id.as_ref().and_then(CmId::peer_address);
         // Before a queue pair is made.
         let reject = |why: Rejection| {
             if let Some(id) = &request.new_id {
@@ -262,16 +270,6 @@ pub(super) fn listen_both(
     Err(FabricError::AddressInUse { address: Address::rdma(*at) })
 }
 
-/// The addresses at which peers reach a listener.
-pub(super) fn addresses(listener: &CmListener) -> Vec<Address> {
-    let Some(at) = listener.address() else { return Vec::new() };
-    let rdma = |ip| Address::rdma(SocketAddr::new(ip, at.port()));
-    if at.ip().is_unspecified() {
-        return ip_addresses().into_iter().map(rdma).collect();
-    }
-    vec![rdma(at.ip())]
-}
-
 impl Acceptor for VerbsListener {
     fn accept(&mut self) -> Result<Option<Box<dyn Connection>>, FabricError> {
         self.counter_is_next = !self.counter_is_next;
@@ -284,7 +282,15 @@ impl Acceptor for VerbsListener {
     }
 
     fn addresses(&self) -> Vec<Address> {
-        addresses(&self.reception)
+        self.reception.addresses()
+    }
+
+    fn due_ns(&self) -> Option<u64> {
+        self.reception.due_ns()
+    }
+
+    fn take_news(&mut self) -> Option<ListenerNews> {
+        self.reception.take_news()
     }
 
     fn wait_handle(&self) -> BorrowedFd<'_> {

@@ -6,6 +6,7 @@
 mod batch;
 mod exposing;
 mod frame;
+pub(super) mod leftovers;
 mod long;
 mod tracker;
 mod wakes;
@@ -19,6 +20,7 @@ use parking_lot::Mutex;
 
 pub(super) use self::batch::Posted;
 pub(super) use self::frame::{Arrival, BufferedFrame};
+use self::leftovers::Leftovers;
 use self::long::LongOperations;
 pub(super) use self::tracker::BatchTracker;
 use self::wakes::OutgoingWakes;
@@ -59,11 +61,11 @@ const DRAIN_PAUSE: Duration = Duration::from_micros(100);
 
 /// One end of a connection between two queue pairs.
 ///
-/// Drop order matters: memory that the device uses outlives the queue pair.
+/// When it is dropped, its queue pair stops at once; what the device takes long to release is released in the background.
 #[derive(Debug)]
 pub(super) struct Endpoint {
     /// Its queue pair.
-    pub(super) queue_pair: QueuePair,
+    pub(super) queue_pair: Arc<QueuePair>,
     state: Mutex<EndpointState>,
     /// A buffer for each receive, then one for each frame being sent.
     frames: Arc<MemoryRegion>,
@@ -202,7 +204,7 @@ impl Endpoint {
             send_buffers: (RECEIVES..RECEIVES + SEND_BUFFERS).rev().collect(),
         };
         let endpoint = Arc::new(Self {
-            queue_pair,
+            queue_pair: Arc::new(queue_pair),
             state: Mutex::new(state),
             frames,
             send_queue,
@@ -445,6 +447,11 @@ impl DeviceUser for Endpoint {
     fn fail(&self, event: &'static str) -> bool {
         Self::fail(self, Failure::Device(event))
     }
+
+    fn lose_device(&self) {
+        Self::fail(self, Failure::Removed);
+        self.give_up_all();
+    }
 }
 
 impl EndpointState {
@@ -508,8 +515,8 @@ impl Drop for Endpoint {
             let batches = state.work.len();
             // A device that broke completes nothing more; nor does one that has kept the work of another queue pair: a node with
             // many sessions does not wait for each.
-            let is_broken =
-                matches!(state.failure, Some(Failure::Device(_))) || self.domain.context().keeps_work();
+            let is_broken = matches!(state.failure, Some(Failure::Device(_) | Failure::Removed))
+                || self.domain.context().keeps_work();
             drop(state);
             // Receives need no draining: one that was posted after the peer made the queue pair fail may never
             // complete, and the buffers belong to the endpoint.
@@ -526,5 +533,13 @@ impl Drop for Endpoint {
         }
         // Before the queue pair: destroying one that has windows may wait for them.
         self.windows.lock().close_all();
+        let state = self.state.get_mut();
+        leftovers::release(Leftovers {
+            queue_pair: Arc::clone(&self.queue_pair),
+            work: std::mem::replace(&mut state.work, WorkTable::new(0)),
+            frames: Arc::clone(&self.frames),
+            queues: [Arc::clone(&self.send_queue), Arc::clone(&self.receive_queue)],
+            place: self.place.take(),
+        });
     }
 }

@@ -179,10 +179,7 @@ pub enum VerbsError {
     #[error("the RDMA device of the connection is gone; connect again")]
     DeviceGone,
     /// The device at whose address a node listens was removed.
-    #[error(
-        "the RDMA device at {address} was removed: no peer reaches this node over RDMA any more; open the node again once the device is \
-         back, which may need the end of every program that has used it"
-    )]
+    #[error("the RDMA device at {address} was removed: no peer reaches this node over RDMA until it is back")]
     NotListening {
         /// The address.
         address: String,
@@ -320,6 +317,8 @@ pub(super) enum Failure {
     Silent,
     /// The device reported this fault.
     Device(&'static str),
+    /// The device was removed.
+    Removed,
     /// The peer sent a malformed frame.
     Malformed(&'static str),
     /// A work request failed.
@@ -347,6 +346,7 @@ impl Failure {
             Self::PartlyPosted => VerbsError::PartlyPosted,
             Self::Silent => VerbsError::NoAnswer,
             Self::Device(event) => VerbsError::DeviceFault { event },
+            Self::Removed => VerbsError::DeviceGone,
             Self::Malformed(why) => VerbsError::Malformed { why },
             // The second status is that of a queue pair whose peer grants no remote access at all.
             Self::Completion { status: Status::RemoteAccess | Status::RemoteInvalidRequest, .. } => {

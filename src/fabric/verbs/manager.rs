@@ -10,7 +10,7 @@ use super::endpoint::Endpoint;
 use super::error::VerbsError;
 use super::greeting::{Greeting, Rejection, Showing};
 use super::link::{LinkEvent, QpEnd, QpEnds, QpLink};
-use super::opened::{Devices, OpenDevice};
+use super::opened::{Devices, OpenDevice, ip_addresses};
 use super::sys::{
     CmEvent, CmEventKind, CmId, ConnectParameters, EventChannel, PortSpace, QueuePairKind, QueuePairPlan,
     SysError,
@@ -195,7 +195,10 @@ impl ManagedLink {
             }
             (CmEventKind::Rejected, CmPhase::Connecting) => self.on_rejection(event).map(Some),
             (CmEventKind::Disconnected | CmEventKind::Rejected, _) => Ok(Some(self.end())),
-            (CmEventKind::DeviceRemoval, _) => Err(VerbsError::DeviceGone.into()),
+            (CmEventKind::DeviceRemoval, _) => {
+                self.id.lose_device();
+                Err(VerbsError::DeviceGone.into())
+            }
             (
                 CmEventKind::AddressError
                 | CmEventKind::RouteError
@@ -397,6 +400,7 @@ impl CmListener {
             match event.kind {
                 CmEventKind::ConnectRequest => return Ok(Some(event)),
                 CmEventKind::DeviceRemoval => {
+                    self.id.lose_device();
                     let address = self.address().map_or_else(String::new, |at| Address::rdma(at).to_string());
                     return Err(VerbsError::NotListening { address }.into());
                 }
@@ -409,6 +413,16 @@ impl CmListener {
     /// Returns the listening address.
     pub(super) fn address(&self) -> Option<SocketAddr> {
         self.id.local_address()
+    }
+
+    /// Returns the addresses at which peers reach it.
+    pub(super) fn addresses(&self) -> Vec<Address> {
+        let Some(at) = self.address() else { return Vec::new() };
+        let rdma = |ip| Address::rdma(SocketAddr::new(ip, at.port()));
+        if at.ip().is_unspecified() {
+            return ip_addresses().into_iter().map(rdma).collect();
+        }
+        vec![rdma(at.ip())]
     }
 }
 

@@ -28,6 +28,7 @@ mod message;
 mod one_sided;
 mod opened;
 pub(crate) mod programs;
+mod reception;
 mod region;
 mod service;
 mod session;

@@ -1,14 +1,14 @@
 //! Devices in use.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
 use super::device::{Device, Wish, ip_address};
 use super::error::VerbsError;
-use super::sys::{CmId, Context, LinkLayer, MemoryWindow, ProtectionDomain, SysError};
-use crate::fabric::FabricError;
+use super::sys::{CmId, Concern, Context, DeviceUser, LinkLayer, MemoryWindow, ProtectionDomain, SysError};
+use crate::fabric::{FabricError, Waker};
 use crate::limits;
 
 /// An open device and its capabilities.
@@ -96,13 +96,50 @@ fn allocate(context: &Arc<Context>, has_windows: bool) -> Result<Arc<ProtectionD
 pub(super) struct Devices {
     /// The requested devices.
     wish: Wish,
-    opened: Mutex<Vec<Arc<OpenDevice>>>,
+    opened: Arc<Opened>,
+}
+
+/// Those that are open, until they are removed.
+#[derive(Debug, Default)]
+struct Opened {
+    all: Mutex<Vec<Arc<OpenDevice>>>,
+    /// Wakes the thread that watches them.
+    watcher: OnceLock<Arc<Waker>>,
+}
+
+impl Opened {
+    /// Forgets those that were removed.
+    fn sweep(&self) {
+        let removed: Vec<_> = self.all.lock().extract_if(.., |device| device.context.is_removed()).collect();
+        // After the lock.
+        drop(removed);
+    }
+}
+
+impl DeviceUser for Opened {
+    fn is_concerned(&self, _: &Concern) -> bool {
+        false
+    }
+
+    fn fail(&self, _: &'static str) -> bool {
+        false
+    }
+
+    fn lose_device(&self) {
+        self.sweep();
+        self.watcher.get().into_iter().for_each(|watcher| watcher.wake());
+    }
 }
 
 impl Devices {
     /// Creates an empty set; it will open any device, or only the requested one.
     pub(super) fn new(wish: Wish) -> Self {
-        Self { wish, opened: Mutex::default() }
+        Self { wish, opened: Arc::default() }
+    }
+
+    /// Has this wake the thread that watches them when one is removed.
+    pub(super) fn wake_with(&self, watcher: &Arc<Waker>) {
+        self.opened.watcher.get_or_init(|| Arc::clone(watcher));
     }
 
     /// The local address to dial a peer from: the requested device's, if it has one of this family.
@@ -132,12 +169,19 @@ impl Devices {
             let (found, chosen) = (context.name().to_owned(), chosen.clone());
             return Err(VerbsError::OtherDevice { found, chosen }.into());
         }
-        let mut opened = self.opened.lock();
+        if context.is_removed() {
+            return Err(VerbsError::DeviceGone.into());
+        }
+        let mut opened = self.opened.all.lock();
         if let Some(known) = opened.iter().find(|known| known.context.is_same(context)) {
             return Ok(Arc::clone(known));
         }
         let device = Arc::new(OpenDevice::new(context, &self.wish)?);
         opened.push(Arc::clone(&device));
+        drop(opened);
+        context.users().add(&self.opened);
+        // It may have been removed before it was watched.
+        self.opened.sweep();
         Ok(device)
     }
 
@@ -151,7 +195,7 @@ impl Devices {
 
     /// Returns all open devices.
     pub(super) fn all(&self) -> Vec<Arc<OpenDevice>> {
-        self.opened.lock().clone()
+        self.opened.all.lock().clone()
     }
 }
 

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use super::device;
 use super::endpoint::{Endpoint, Posted};
 use super::message::Descriptor;
-use super::sys::{MemoryRegion, ProtectionDomain, RemoteAccess};
+use super::sys::{Concern, DeviceUser, MemoryRegion, ProtectionDomain, RemoteAccess};
 use crate::fabric::{Exposure, FabricError, Registered};
 use crate::memory::Region;
 
@@ -23,13 +23,20 @@ pub(super) struct VerbsRegistered {
 #[derive(Debug, Default)]
 struct RegionRegistrations {
     /// In the domains that connections share.
-    shared: Vec<Arc<MemoryRegion>>,
+    shared: Vec<Arc<SharedRegion>>,
     /// In private protection domains of endpoints.
     owned: Vec<Owned>,
     /// The endpoints it was sent over.
     exposed_to: Vec<Weak<Endpoint>>,
     /// The endpoints whose peers have a window to it.
     windowed: Vec<Weak<Endpoint>>,
+}
+
+/// A registration in a domain that connections share, until its device is removed.
+#[derive(Debug)]
+struct SharedRegion {
+    domain: Weak<ProtectionDomain>,
+    region: Mutex<Option<Arc<MemoryRegion>>>,
 }
 
 /// A registration in the protection domain of one endpoint, which keeps it.
@@ -49,7 +56,7 @@ impl VerbsRegistered {
         let this = Self { region: Arc::clone(region), exposure, held: Mutex::default() };
         for domain in domains {
             let region = this.register_in(domain)?;
-            this.held.lock().shared.push(region);
+            this.held.lock().share(&region);
         }
         Ok(this)
     }
@@ -71,7 +78,7 @@ impl VerbsRegistered {
             held.owned.retain(|known| known.region.strong_count() > 0);
             held.owned.push(Owned { endpoint: Arc::downgrade(endpoint), region: Arc::downgrade(&region) });
         } else {
-            held.shared.push(Arc::clone(&region));
+            held.share(&region);
         }
         Ok(region)
     }
@@ -168,7 +175,35 @@ impl RegionRegistrations {
             let is_it = |known: &&Owned| known.endpoint.as_ptr() == Arc::as_ptr(endpoint);
             return self.owned.iter().find(is_it).and_then(|known| known.region.upgrade());
         }
-        self.shared.iter().find(|known| Arc::ptr_eq(known.domain(), &endpoint.domain)).map(Arc::clone)
+        let is_it = |known: &&Arc<SharedRegion>| known.domain.as_ptr() == Arc::as_ptr(&endpoint.domain);
+        self.shared.iter().find(is_it).and_then(|known| known.region.lock().clone())
+    }
+
+    /// Keeps a registration in a domain that connections share.
+    fn share(&mut self, region: &Arc<MemoryRegion>) {
+        let (domain, context) = (Arc::downgrade(region.domain()), region.domain().context());
+        let shared = Arc::new(SharedRegion { domain, region: Mutex::new(Some(Arc::clone(region))) });
+        context.users().add(&shared);
+        if context.is_removed() {
+            shared.lose_device();
+        }
+        self.shared.retain(|known| known.region.lock().is_some());
+        self.shared.push(shared);
+    }
+}
+
+impl DeviceUser for SharedRegion {
+    fn is_concerned(&self, _: &Concern) -> bool {
+        false
+    }
+
+    fn fail(&self, _: &'static str) -> bool {
+        false
+    }
+
+    fn lose_device(&self) {
+        let region = self.region.lock().take();
+        drop(region);
     }
 }
 

@@ -1,5 +1,6 @@
 //! The service thread of a fabric: drives sessions that no owner polls, and watches the devices.
 
+use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -7,6 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::endpoint::leftovers::await_release;
 use super::opened::{Devices, OpenDevice};
 use super::session::{Next, Session};
 use super::sys::{Concern, fail_all};
@@ -31,7 +33,7 @@ pub(super) struct Service {
 #[derive(Debug)]
 struct Inner {
     devices: Arc<Devices>,
-    waker: Waker,
+    waker: Arc<Waker>,
     stop: AtomicBool,
     /// Sessions to drive now, including new ones.
     roused: Mutex<Vec<Arc<Session>>>,
@@ -47,7 +49,8 @@ struct Attended {
 impl Service {
     /// Creates the service of a fabric that uses these devices, without a thread yet.
     pub(super) fn new(devices: &Arc<Devices>) -> Result<Arc<Self>, FabricError> {
-        let (devices, waker, stop) = (Arc::clone(devices), Waker::new()?, AtomicBool::new(false));
+        let (devices, waker, stop) = (Arc::clone(devices), Arc::new(Waker::new()?), AtomicBool::new(false));
+        devices.wake_with(&waker);
         let inner = Arc::new(Inner { devices, waker, stop, roused: Mutex::default() });
         Ok(Arc::new(Self { inner, thread: Mutex::default() }))
     }
@@ -86,12 +89,14 @@ impl Drop for Service {
         if thread.join().is_err() {
             tracing::error!(target: "fabricast", "the thread of RDMA verbs panicked");
         }
+        // Usually they are few; a program that ends leaves the rest to the kernel.
+        await_release();
     }
 }
 
 impl Inner {
     fn run(&self) {
-        let mut attended = Vec::new();
+        let mut attended = BTreeMap::new();
         loop {
             // Reset first, so that a change afterwards ends the wait.
             self.waker.reset();
@@ -100,13 +105,13 @@ impl Inner {
             let devices = self.devices.all();
             if devices.iter().map(|device| take_events(device)).sum::<usize>() > 0 {
                 // Their sessions end at once; those of other fabrics when they check their peers next.
-                attended.iter_mut().for_each(|entry: &mut Attended| entry.next = Next::At(0));
+                attended.values_mut().for_each(|entry: &mut Attended| entry.next = Next::At(0));
             }
             let due_ns = self.attend_all(&mut attended);
             if stop && attended.is_empty() {
                 return;
             }
-            let eventful = attended.iter().filter(|entry| matches!(entry.next, Next::AtEvent(_)));
+            let eventful = attended.values().filter(|entry| matches!(entry.next, Next::AtEvent(_)));
             let handles: Vec<BorrowedFd<'_>> = [self.waker.wait_handle()]
                 .into_iter()
                 .chain(devices.iter().map(|device| device.context.async_handle()))
@@ -121,17 +126,14 @@ impl Inner {
     }
 
     /// Drives all sessions that are due, and returns when the next one is. Sessions that are over are dropped here.
-    fn attend_all(&self, attended: &mut Vec<Attended>) -> u64 {
+    fn attend_all(&self, attended: &mut BTreeMap<usize, Attended>) -> u64 {
         // Taken out, so that a thread that hands over a session does not wait for this.
         for session in std::mem::take(&mut *self.roused.lock()) {
-            match attended.iter_mut().find(|entry| Arc::ptr_eq(&entry.session, &session)) {
-                Some(entry) => entry.next = Next::At(0),
-                None => attended.push(Attended { session, next: Next::At(0) }),
-            }
+            attended.insert(Arc::as_ptr(&session).addr(), Attended { session, next: Next::At(0) });
         }
         let now_ns = SystemClock.monotonic_ns();
         let mut due_ns = u64::MAX;
-        attended.retain_mut(|entry| {
+        attended.retain(|_, entry| {
             if !matches!(entry.next, Next::At(next_ns) if next_ns > now_ns) {
                 entry.next = entry.session.attend(now_ns);
             }
@@ -171,3 +173,6 @@ fn take_events(device: &OpenDevice) -> usize {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

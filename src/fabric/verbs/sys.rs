@@ -11,6 +11,7 @@
 mod address_handle;
 mod completion;
 mod context;
+mod device_list;
 mod event;
 mod identifier;
 mod manager;

@@ -43,6 +43,11 @@ impl ChannelMembership {
         Ok(Self { channel: channel.channel, receiver, is_reported: false, due_ns: 0 })
     }
 
+    /// Ends it, for its subscriptions, too.
+    pub(super) fn close(self, now_ns: u64) {
+        self.receiver.close(now_ns);
+    }
+
     /// The report that is due: at first that the channel is joined, then from time to time what has arrived. Also receives,
     /// because a subscriber may not poll for long.
     pub(super) fn report(&mut self, now_ns: u64) -> Option<Heard> {

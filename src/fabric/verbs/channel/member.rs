@@ -105,7 +105,10 @@ impl Member {
                 NOT_ATTACHED => VerbsError::GroupFull { group },
                 status => VerbsError::NotJoined { group, status },
             }),
-            CmEventKind::DeviceRemoval => self.fail(VerbsError::DeviceGone),
+            CmEventKind::DeviceRemoval => {
+                self.id.lose_device();
+                self.fail(VerbsError::DeviceGone);
+            }
             kind => tracing::debug!(target: "fabricast", %group, ?kind, "an event of a group"),
         }
         None

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use super::super::connection::{addresses, listen_both};
+use super::super::connection::listen_both;
 use super::super::device::Wish;
 use super::super::handshake::TcpAcceptor;
 use super::super::manager::{self, CmListener, Destination};
@@ -48,7 +48,7 @@ impl ProgramListener {
 
     /// The addresses at which peers reach it.
     pub fn addresses(&self) -> Vec<Address> {
-        addresses(&self.listener)
+        self.listener.addresses()
     }
 
     /// Waits for a peer, and serves it to the end of its program.

@@ -4,7 +4,6 @@ use std::ffi::{CStr, c_char, c_int};
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
-use std::slice;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -14,6 +13,7 @@ use rdma_sys::{
 };
 use rustix::io::Errno;
 
+use super::device_list::{self, DeviceList};
 use super::event::{AsyncEvent, Concern, DeviceUsers, TakenEvent};
 use super::{SysError, borrow, check, set_nonblocking, warn_left};
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -57,21 +57,24 @@ pub(super) struct RawAsyncEvent {
 const _: () = assert!(size_of::<RawGid>() == size_of::<ibv_gid_entry>());
 const _: () = assert!(size_of::<RawAsyncEvent>() == size_of::<rdma_sys::ibv_async_event>());
 
-/// All opened devices. They stay open until the process ends: librdmacm uses them, too, and would close an
-/// unplugged one while it is still held.
+/// All opened devices, but for those that were removed.
 static OPENED: Mutex<Vec<Arc<Context>>> = Mutex::new(Vec::new());
 
-/// An opened RDMA device.
+/// An opened RDMA device. It belongs to librdmacm, which uses it, too.
 #[derive(Debug)]
 pub(in crate::fabric::verbs) struct Context {
     raw: NonNull<ibv_context>,
+    /// The newest list that names it.
+    list: Mutex<Arc<DeviceList>>,
+    /// It was removed from the host.
+    is_removed: AtomicBool,
     name: String,
     users: DeviceUsers,
     /// A failed queue pair has not returned its work in time.
     keeps_work: AtomicBool,
 }
 
-// SAFETY: functions of libibverbs may be called by any thread at any time; the object is never released.
+// SAFETY: functions of libibverbs may be called by any thread at any time; the object lives as long as the list, so as this value.
 unsafe impl Send for Context {}
 // SAFETY: as for `Send`: the library takes its own locks where a device has state.
 unsafe impl Sync for Context {}
@@ -247,52 +250,71 @@ impl Context {
     /// Lists all current devices. They are librdmacm's, so that queue pairs of connections can be created in their
     /// protection domains. A device that cannot be opened is missing or causes an error, depending on the library.
     pub(in crate::fabric::verbs) fn all() -> Result<Vec<Arc<Self>>, SysError> {
-        let mut len: c_int = 0;
-        // SAFETY: the function only requires a place for the length, which is a local variable.
-        let list = unsafe { rdma_sys::rdma_get_devices(&raw mut len) };
-        let list = NonNull::new(list).ok_or_else(|| SysError::last("rdma_get_devices"))?;
-        let len = usize::try_from(len).unwrap_or(0);
-        // SAFETY: the library reports that the list has `len` entries; nothing writes or frees it before it is returned.
-        let devices = unsafe { slice::from_raw_parts(list.as_ptr(), len) };
+        let list = Arc::new(DeviceList::take()?);
         let mut opened = OPENED.lock();
-        let known = opened.len();
-        let mut contexts = Vec::with_capacity(len);
-        for raw in devices.iter().filter_map(|raw| NonNull::new(*raw)) {
+        let mut contexts = Vec::new();
+        for raw in list.devices() {
             let context = match opened.iter().find(|context| context.raw == raw) {
-                Some(context) => Arc::clone(context),
+                Some(context) => {
+                    // An earlier list may name devices that are no more.
+                    *context.list.lock() = Arc::clone(&list);
+                    Arc::clone(context)
+                }
                 None => {
-                    let context = Arc::new(Self::open(raw)?);
+                    let context = Arc::new(Self::open(raw, &list)?);
                     opened.push(Arc::clone(&context));
                     context
                 }
             };
             contexts.push(context);
         }
-        if opened.len() == known {
-            // SAFETY: the list is not used after this. Each of its devices was in an earlier list, which was kept, so
-            // none of them is closed.
-            unsafe { rdma_sys::rdma_free_devices(list.as_ptr()) };
-        }
         Ok(contexts)
+    }
+
+    /// Notes that the device was removed: everything that uses it fails, and it is closed once nothing uses it.
+    pub(in crate::fabric::verbs) fn set_removed(&self) {
+        if self.is_removed.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        tracing::warn!(target: "fabricast", device = self.name, "an RDMA device was removed");
+        let forgotten: Vec<_> = OPENED.lock().extract_if(.., |context| context.is_same(self)).collect();
+        self.users.all().iter().for_each(|user| user.lose_device());
+        drop(forgotten);
+    }
+
+    /// Returns whether it was removed from the host.
+    pub(in crate::fabric::verbs) fn is_removed(&self) -> bool {
+        self.is_removed.load(Ordering::Relaxed)
     }
 
     /// Wraps the library's object of an open device.
     pub(super) fn find(raw: *mut ibv_context) -> Result<Option<Arc<Self>>, SysError> {
-        let is_it = |context: &&Arc<Self>| context.raw.as_ptr() == raw;
-        if let Some(context) = OPENED.lock().iter().find(is_it) {
-            return Ok(Some(Arc::clone(context)));
+        if let Some(context) = Self::known(raw) {
+            return Ok(Some(context));
         }
-        Ok(Self::all()?.iter().find(is_it).map(Arc::clone))
+        Ok(Self::all()?.into_iter().find(|context| context.raw.as_ptr() == raw))
     }
 
-    fn open(raw: NonNull<ibv_context>) -> Result<Self, SysError> {
+    /// The same, if it is known already, and was not removed.
+    pub(super) fn known(raw: *mut ibv_context) -> Option<Arc<Self>> {
+        OPENED.lock().iter().find(|context| context.raw.as_ptr() == raw).map(Arc::clone)
+    }
+
+    fn open(raw: NonNull<ibv_context>, list: &Arc<DeviceList>) -> Result<Self, SysError> {
         // SAFETY: the context is an entry of a list whose devices are open.
         let device = unsafe { (*raw.as_ptr()).device };
         // SAFETY: the device of an open context is valid as long as the context.
         let name = unsafe { rdma_sys::ibv_get_device_name(device) };
         // SAFETY: the library's name is a field of the device, ended by a zero, and is copied at once.
         let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
-        let context = Self { raw, name, users: DeviceUsers::default(), keeps_work: AtomicBool::new(false) };
+        let context = Self {
+            raw,
+            list: Mutex::new(Arc::clone(list)),
+            is_removed: AtomicBool::new(false),
+            name,
+            users: DeviceUsers::default(),
+            keeps_work: AtomicBool::new(false),
+        };
         set_nonblocking(context.async_handle())?;
         Ok(context)
     }
@@ -446,6 +468,16 @@ impl Context {
         // SAFETY: the event came from ibv_get_async_event and is acknowledged once, unchanged.
         unsafe { rdma_sys::ibv_ack_async_event(place) };
         Ok(Some((event, concerned)))
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        if self.is_removed() {
+            // SAFETY: the context is open as long as the list. Everything made on it held this value, so it is gone; the device is
+            // gone, too, and new objects are made on another context.
+            unsafe { device_list::leave(self.raw) };
+        }
     }
 }
 

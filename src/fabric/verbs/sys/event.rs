@@ -5,6 +5,9 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
+/// The name of the event of a device that was removed.
+const REMOVAL: &str = "device removal";
+
 /// An asynchronous event of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fabric::verbs) struct AsyncEvent {
@@ -38,6 +41,11 @@ pub(in crate::fabric::verbs) trait DeviceUser:
 
     /// Makes it fail, because of an event with this name. Returns whether it had not failed before.
     fn fail(&self, event: &'static str) -> bool;
+
+    /// Makes it fail, because the device was removed, and releases what it can.
+    fn lose_device(&self) {
+        self.fail(REMOVAL);
+    }
 }
 
 /// An event, and the users that must fail because of it.
@@ -63,13 +71,18 @@ impl DeviceUsers {
         all.push(user);
     }
 
+    /// All users.
+    pub(in crate::fabric::verbs) fn all(&self) -> Vec<Arc<dyn DeviceUser>> {
+        self.all.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+
     /// The users that this event concerns, if it is a fault.
     pub(in crate::fabric::verbs) fn concerned_by(&self, event: &AsyncEvent) -> Vec<Arc<dyn DeviceUser>> {
         if !event.is_fault {
             return Vec::new();
         }
         // Those that are not concerned are dropped after the lock.
-        let mut users: Vec<_> = self.all.lock().iter().filter_map(Weak::upgrade).collect();
+        let mut users = self.all();
         users.retain(|user| user.is_concerned(&event.concern));
         users
     }

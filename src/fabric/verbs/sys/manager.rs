@@ -365,6 +365,15 @@ impl CmId {
         if verbs.is_null() { Ok(None) } else { Context::find(verbs) }
     }
 
+    /// Notes that its device was removed: what uses the device without an identifier is not told otherwise.
+    pub(in crate::fabric::verbs) fn lose_device(&self) {
+        // SAFETY: the identifier lives as long as this value, and its device is written by calls under the lock.
+        let verbs = self.0.with(|id| unsafe { (*id).verbs });
+        if let Some(context) = Context::known(verbs) {
+            context.set_removed();
+        }
+    }
+
     /// Creates a queue pair for the connection, in a state that accepts receives, or one for datagrams, which
     /// can send at once. There can be one at a time.
     pub(in crate::fabric::verbs) fn create_queue_pair(

@@ -116,3 +116,78 @@ fn flood_at_one_listener_leaves_the_other_its_turns() {
     assert_eq!(doors.turn(), [16, 1]);
     assert_eq!(doors.turn(), [16, 1]);
 }
+
+/// A listener whose device is gone, and comes back with the call that is due.
+#[derive(Debug)]
+struct Removed {
+    clock: Arc<dyn Clock>,
+    news: VecDeque<ListenerNews>,
+    due_ns: Option<u64>,
+    readable: Waker,
+}
+
+impl Acceptor for Removed {
+    fn accept(&mut self) -> Result<Option<Box<dyn Connection>>, FabricError> {
+        self.readable.reset();
+        let address: Address = "rdma://10.0.0.1".parse().unwrap();
+        let now_ns = self.clock.monotonic_ns();
+        match self.due_ns {
+            None => {
+                self.due_ns = Some(now_ns + AGAIN_NS);
+                self.news.push_back(ListenerNews::Lost { address, why: FabricError::Closed });
+            }
+            Some(due_ns) if due_ns <= now_ns => {
+                self.due_ns = Some(u64::MAX);
+                self.news.push_back(ListenerNews::Back { address });
+            }
+            Some(_) => {}
+        }
+        Ok(None)
+    }
+
+    fn addresses(&self) -> Vec<Address> {
+        Vec::new()
+    }
+
+    fn due_ns(&self) -> Option<u64> {
+        self.due_ns
+    }
+
+    fn take_news(&mut self) -> Option<ListenerNews> {
+        self.news.pop_front()
+    }
+
+    fn wait_handle(&self) -> BorrowedFd<'_> {
+        self.readable.wait_handle()
+    }
+}
+
+/// When the device is back.
+const AGAIN_NS: u64 = 2_000_000_000;
+
+#[test]
+fn listener_without_a_device_is_called_when_it_is_due_and_its_news_are_events() {
+    let (network, recorder) = (Network::new(0, Reach::Mapped), Arc::new(Recorder::default()));
+    let fabric = Arc::new(network.fabric(&"node".parse().unwrap()));
+    let clock = Arc::clone(network.clock());
+    let (_, mut driver) =
+        assemble((None, None), fabric, Arc::clone(&clock) as _, Arc::clone(&recorder) as _).unwrap();
+    let listener =
+        Removed { clock: Arc::clone(&clock) as _, news: VecDeque::new(), due_ns: None, readable: woken() };
+    driver.listen(Box::new(listener)).unwrap();
+    let mut turn = |advance_ns| {
+        clock.advance(advance_ns);
+        driver.wait_for(Duration::ZERO);
+        driver.turn();
+        std::mem::take(&mut *recorder.0.lock())
+    };
+    let lost = turn(0);
+    assert!(
+        matches!(&lost[..], [Event::NotListening { address, .. }] if address == "rdma://10.0.0.1:7471"),
+        "{lost:?}"
+    );
+    assert_eq!(turn(AGAIN_NS - 1), []);
+    let back = turn(1);
+    assert!(matches!(&back[..], [Event::ListensAgain { .. }]), "{back:?}");
+    assert_eq!(turn(AGAIN_NS), []);
+}

@@ -1,0 +1,44 @@
+//! What is left of an endpoint that was dropped.
+//!
+//! Its queue pair has failed, so nothing reads or writes for it any more. To destroy that and its queues, and to unpin its memory, takes
+//! a device up to a millisecond, and soft-RoCE several: when a thousand peers are lost together, no thread of a node may wait for all of
+//! that.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use crate::clock::{Clock, SystemClock};
+use crate::fabric::verbs::sys::{CompletionQueue, MemoryRegion, QueuePair};
+use crate::fabric::verbs::work::WorkTable;
+use crate::fabric::{Place, Worker};
+use crate::limits;
+
+/// Release what is left.
+static RELEASERS: OnceLock<Worker> = OnceLock::new();
+/// Pause between two looks whether everything is released.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Dropped in this order: memory that the device uses outlives the queue pair, and the place of the peer is free once that is gone.
+#[derive(Debug)]
+#[expect(dead_code, reason = "it is only dropped")]
+pub(super) struct Leftovers<W> {
+    pub(super) queue_pair: Arc<QueuePair>,
+    /// What is in flight.
+    pub(super) work: WorkTable<W>,
+    pub(super) frames: Arc<MemoryRegion>,
+    pub(super) queues: [Arc<CompletionQueue>; 2],
+    pub(super) place: Option<Arc<Place>>,
+}
+
+/// Releases this in the background.
+pub(super) fn release<W: Send + 'static>(leftovers: Leftovers<W>) {
+    RELEASERS.get_or_init(Worker::default).run(move || drop(leftovers));
+}
+
+/// Waits until everything is released, but not for long.
+pub(in crate::fabric::verbs) fn await_release() {
+    let until_ns = SystemClock.monotonic_ns().saturating_add(limits::verbs::RELEASE_NS);
+    while RELEASERS.get().is_some_and(|workers| !workers.is_done()) && SystemClock.monotonic_ns() < until_ns {
+        SystemClock.pause(PAUSE);
+    }
+}

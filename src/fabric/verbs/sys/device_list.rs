@@ -1,0 +1,81 @@
+//! The devices that librdmacm has opened, and how they are given back.
+
+use std::ffi::c_int;
+use std::mem::ManuallyDrop;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::slice;
+
+use rdma_sys::ibv_context;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::DupFlags;
+
+use super::SysError;
+
+/// A list of librdmacm's open devices. The library keeps a device open as long as there is a list that names it, or an identifier
+/// that is bound to it.
+pub(super) struct DeviceList {
+    list: NonNull<*mut ibv_context>,
+    len: usize,
+}
+
+// SAFETY: the list is written only when it is made and freed, and the library locks what it shares.
+unsafe impl Send for DeviceList {}
+// SAFETY: as for `Send`: shared values only read the list, which nothing writes.
+unsafe impl Sync for DeviceList {}
+
+impl DeviceList {
+    /// Lists all current devices. The library opens new ones, and closes those that were removed and are in no list, if there are
+    /// others.
+    pub(super) fn take() -> Result<Self, SysError> {
+        let mut len: c_int = 0;
+        // SAFETY: the function only requires a place for the length, which is a local variable.
+        let list = unsafe { rdma_sys::rdma_get_devices(&raw mut len) };
+        let list = NonNull::new(list).ok_or_else(|| SysError::last("rdma_get_devices"))?;
+        Ok(Self { list, len: usize::try_from(len).unwrap_or(0) })
+    }
+
+    /// The devices.
+    pub(super) fn devices(&self) -> impl Iterator<Item = NonNull<ibv_context>> {
+        // SAFETY: the library reports that the list has this many entries; nothing writes it, and it is freed after this value.
+        let devices = unsafe { slice::from_raw_parts(self.list.as_ptr(), self.len) };
+        devices.iter().filter_map(|raw| NonNull::new(*raw))
+    }
+}
+
+impl Drop for DeviceList {
+    fn drop(&mut self) {
+        // SAFETY: the library made the list, and it is freed once. A context of it that is still used is in another list that its user
+        // holds.
+        unsafe { rdma_sys::rdma_free_devices(self.list.as_ptr()) };
+    }
+}
+
+impl std::fmt::Debug for DeviceList {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("DeviceList").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+/// Has the kernel take a device that was removed for closed by this process. Some drivers, that of soft-RoCE for one, finish the removal of
+/// a device only then, and librdmacm never closes the last device of a host. So its descriptors refer to something else from now on; the
+/// library closes them if it ever closes the device.
+///
+/// # Safety
+///
+/// The context must be open, and nothing may use it any more, other than to be closed.
+pub(super) unsafe fn leave(context: NonNull<ibv_context>) {
+    // Nothing can be done with such a descriptor but to close it.
+    let Ok(nothing) = rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) else { return };
+    // SAFETY: the context is open, and the field is written only when it is opened.
+    let commands = unsafe { (*context.as_ptr()).cmd_fd };
+    // SAFETY: the context is open, and this field, too, is written only when it is opened.
+    let events = unsafe { (*context.as_ptr()).async_fd };
+    for descriptor in [commands, events] {
+        // SAFETY: the descriptor belongs to the context, which is open, and is not closed here: it stays that of the context.
+        let mut place = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(descriptor) });
+        if let Err(error) = rustix::io::dup3(&nothing, &mut place, DupFlags::CLOEXEC) {
+            tracing::warn!(target: "fabricast", %error, "an RDMA device that was removed is still open");
+        }
+    }
+}

@@ -537,6 +537,8 @@ mod table;
 mod table_lines;
 #[cfg(feature = "verbs")]
 mod verbs_crowd;
+#[cfg(feature = "verbs")]
+mod verbs_forged;
 mod views;
 mod wait_set;
 mod waiting_deadlines;

@@ -140,6 +140,14 @@ pub enum Event {
         /// The topic.
         topic: TopicName,
     },
+    /// The memory of a publisher contradicts values that a subscriber of this node had received with notices. A program that may read the
+    /// topic has forged them, or they were damaged on the wire. The subscriber takes no more values from notices.
+    Contradicted {
+        /// The publisher's node.
+        peer: NodeName,
+        /// The topic.
+        topic: TopicName,
+    },
     /// A publisher's node has revoked the access of a subscriber of this node to this topic.
     Revoked {
         /// The publisher's node.
@@ -226,6 +234,7 @@ impl EventSink for TracingSink {
             | Event::SubscriberLetGo { .. }
             | Event::SubscriberOvertaken { .. }
             | Event::Revoked { .. }
+            | Event::Contradicted { .. }
             | Event::SubscriberRevoked { .. }
             | Event::NotListening { .. }
             | Event::Trouble { .. } => {

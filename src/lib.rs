@@ -164,9 +164,9 @@ pub use repository::state::StateTopic;
 pub use repository::table::TableTopic;
 pub use subscriber::{
     AnySubscriber, Arbitrated, AttachError, Change, Changes, FeedEvent, FeedLines, FeedSubscriber,
-    FeedUpdate, GrantError, IdleStrategy, LineReport, Lines, LogChunks, LogSubscriber, LogView, NoticePath,
-    Persistent, PublisherClock, ReceiveError, RecordUpdate, Renewable, RepositoryFile, Sample, SampleRef,
-    Samples, Snapshot, SnapshotEntry, StateSubscriber, Subscribed, Subscriber, SubscriberError,
+    FeedUpdate, GrantError, IdleStrategy, InlineValues, LineReport, Lines, LogChunks, LogSubscriber, LogView,
+    NoticePath, Persistent, PublisherClock, ReceiveError, RecordUpdate, Renewable, RepositoryFile, Sample,
+    SampleRef, Samples, Snapshot, SnapshotEntry, StateSubscriber, Subscribed, Subscriber, SubscriberError,
     TableSubscriber, TopicKind, ValueUpdate, WaitSet, Waitable,
 };
 #[cfg(feature = "tokio")]

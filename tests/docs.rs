@@ -172,14 +172,14 @@ fn the_changelog_names_the_formats_that_the_pages_describe() {
     let format = CHANGELOG.lines().find(|line| line.starts_with("Format:"));
     assert_eq!(
         format,
-        Some("Format: region layout 3, control protocol 5, node entry 1, notice 1, repository file 1.")
+        Some("Format: region layout 3, control protocol 6, node entry 1, notice 1, repository file 1.")
     );
     for (page, version) in [
         (LAYOUTS, "| 0x08 | u16 | layout version: 3 |"),
         (LAYOUTS, "| 0x08 | u32 | entry version: 1 |"),
         (LAYOUTS, "| 0x04 | u16 | version: 1 |"),
         (LAYOUTS, "| 0x00 | u64 | magic: the bytes `FBCFILE1` |"),
-        (PROTOCOL, "Version 5."),
+        (PROTOCOL, "Version 6."),
     ] {
         assert!(page.contains(version), "no {version:?}");
     }

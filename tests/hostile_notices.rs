@@ -234,7 +234,8 @@ fn invalid_wake_words_and_channels_cost_only_the_notices() {
         assert_eq!(subscriber.notice_path(), NoticePath::Unavailable);
     }
     for ticket in [&b""[..], b"garbage", &[0xFF; 64]] {
-        let channel = notices(CHANNEL).long(7).long(1).long(2).bytes(ticket).message(raw::NOTICES);
+        let channel =
+            notices(CHANNEL).long(7).long(1).long(2).long(3).long(4).bytes(ticket).message(raw::NOTICES);
         let (mut subscriber, _landing, _peer) = notified(move |peer| peer.send(&channel));
         assert_eq!(subscriber.notice_path(), NoticePath::Unavailable);
         assert!(subscriber.receive_timeout(Duration::from_millis(5)).expect("a receive").is_none());
@@ -253,7 +254,7 @@ type Answer = Box<dyn FnOnce(&RawPeer) + Send>;
 #[test]
 fn answers_about_notices_that_break_the_rules_end_the_session() {
     let file = raw::memory_file(4096, SEALS);
-    let long = notices(CHANNEL).long(7).long(1).long(2).bytes(&[7; 65]).message(raw::NOTICES);
+    let long = notices(CHANNEL).long(7).long(1).long(2).long(3).long(4).bytes(&[7; 65]).message(raw::NOTICES);
     let broken: [Answer; 4] = [
         Box::new(|peer| peer.send(&notices(WAKE_WORD).message(raw::NOTICES))),
         Box::new(move |peer| peer.send_with(&notices(NOTHING).message(raw::NOTICES), &[file.as_fd()])),

@@ -1,8 +1,8 @@
 //! Publishers whose processes are stopped, as their subscribers' nodes see it.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use fabricast::{Delivery, Event, EventSink, Node, ReceiveError, StateSubscriber};
 use rustix::process::Signal;
@@ -13,6 +13,11 @@ use self::support::time::wait_until;
 
 #[cfg(test)]
 mod support;
+#[path = "hung_publishers/zombies.rs"]
+mod zombies;
+
+/// Held by each test: one counts the memory of its process.
+static ALONE: Mutex<()> = Mutex::new(());
 
 const BOTH: [Delivery; 2] = [Delivery::Pull, Delivery::Push];
 
@@ -27,6 +32,9 @@ fn role() {
         address => builder.rdma(address).expect("an address").insecure(),
     };
     let node = builder.open().expect("a node");
+    if role.name == "storm" {
+        return zombies::storm(&role, node);
+    }
     let mut publisher = node.state_publisher::<u64>("t").open().expect("a topic");
     publisher.publish(&1).expect("it fits");
     role.say("ready");
@@ -77,6 +85,7 @@ fn wait_for(watches: &[Watch], what: &str, is_so: impl Fn(&Pulse) -> bool) {
 
 /// Stops and kills a publisher there.
 fn stop_and_kill(place: &str, target: &str) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir().expect("a directory");
     let mut publisher = Peer::ready("publisher", dir.path(), place);
     let mut watches = BOTH.map(|delivery| subscribe(dir.path(), target, delivery));

@@ -213,7 +213,8 @@ mod tests {
         ("Listen", "00000009"),
         (
             "Notices",
-            "00000009 00000002 00000000000000c4 0102030405060708090a0b0c0d0e0f10 0000000000000003 aabbcc",
+            "00000009 00000002 00000000000000c4 0102030405060708090a0b0c0d0e0f10 1112131415161718191a1b1c1d1e1f20 \
+             0000000000000003 aabbcc",
         ),
         ("Heard", "0000000000000003 aabbcc 01"),
         ("ListSubscribers", "0000000000000003 612f62"),
@@ -363,8 +364,7 @@ mod tests {
         );
         let long = body("0000010000000000");
         assert!(decode(&framed(MessageKind::Heard, &long)).is_err());
-        let notices =
-            [&body("00000009 00000002 00000000000000c4 00000000000000000000000000000000")[..], &long];
+        let notices = [&body("00000009 00000002 00000000000000c4")[..], &[0; 32][..], &long];
         assert!(decode(&framed(MessageKind::Notices, &notices.concat())).is_err());
         let longest = TicketBytes::cut(&[7; limits::CHANNEL_TICKET_LEN_MAX + 1]);
         assert_eq!(longest.as_bytes().len(), limits::CHANNEL_TICKET_LEN_MAX);

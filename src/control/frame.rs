@@ -164,10 +164,10 @@ mod tests {
     fn golden_bytes() {
         let golden = [
             0x46, 0x42, 0x43, 0x54, // "FBCT"
-            0x00, 0x05, // version
+            0x00, 0x06, // version
             0x00, 0x03, // kind
             0x00, 0x00, 0x00, 0x03, // body_len
-            0x10, 0x49, 0xF8, 0xBB, // crc32
+            0xFB, 0x7E, 0x43, 0xB8, // crc32
             b'a', b'b', b'c',
         ];
         assert_eq!(frame(b"abc"), golden);

@@ -22,7 +22,7 @@ use crate::limits;
 
 /// The protocol version of this program. It changes with any message, the frame, the codec, the kinds
 /// of topic and the ways of delivery.
-pub(crate) const VERSION: u16 = 5;
+pub(crate) const VERSION: u16 = 6;
 
 /// Hands all messages to a macro: the kind of each, its body, and its number, which is that of `Refuse` in every version.
 ///

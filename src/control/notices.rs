@@ -33,8 +33,10 @@ pub(crate) enum NoticesBy {
 pub(crate) struct NoticeChannel {
     /// The random number of the channel.
     pub(crate) channel: u64,
-    /// The key of the topic's notices.
+    /// The key of the topic's notices by multicast, which all its subscribers have.
     pub(crate) key: [u8; 16],
+    /// The key of the topic's notices by unicast in this session.
+    pub(crate) own_key: [u8; 16],
     /// The fabric's ticket to join it.
     pub(crate) ticket: TicketBytes,
 }

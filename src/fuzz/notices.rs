@@ -13,7 +13,7 @@ use crate::id::{Epoch, Sequence, TopicId};
 use crate::layout::notice::{DatagramDraft, DatagramHeader, parse};
 use crate::layout::{ByteRange, WORD};
 use crate::memory::{Protection, Region};
-use crate::notice::{Inline, Mailbox, Notice, NoticeKey, NoticeReceiver};
+use crate::notice::{Inline, Mailbox, Notice, NoticeKey, NoticeKeys, NoticeReceiver};
 
 const KEY: NoticeKey = NoticeKey::new([7; 16]);
 const CHANNEL: u64 = 5;
@@ -50,8 +50,9 @@ pub(super) fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let inbox = Inbox::default();
     let receiver = NoticeReceiver::new(Box::new(inbox.clone()), CHANNEL);
-    let mailbox = receiver.subscribe(TOPIC, EPOCH, KEY);
-    let other = receiver.subscribe(TopicId::new(3), EPOCH, NoticeKey::new([8; 16]));
+    let keys = |key| NoticeKeys { shared: key, own: key, trusts_shared: true };
+    let mailbox = receiver.subscribe(TOPIC, EPOCH, keys(KEY));
+    let other = receiver.subscribe(TopicId::new(3), EPOCH, keys(NoticeKey::new([8; 16])));
     let memory = Region::allocate(4096, Protection::PeersRead).expect("a page");
     (0..512).for_each(|word| memory.store(word * WORD, word as u64));
     let (mut now_ns, mut newest) = (0, Sequence::NONE);

@@ -34,7 +34,8 @@
 //! The inline frames of a log are in its ring from `position - inline length` to `position`, in one run, and end with the
 //! reported record.
 //!
-//! The key of the MAC belongs to a topic, and comes with its grant: a peer without access to a topic cannot forge its notices.
+//! The key of the MAC comes over the session: a peer without access to a topic cannot forge its notices. For multicast all subscribers of
+//! the topic have the same key; for unicast each session has its own, which the others do not know.
 
 use std::fmt;
 use std::hash::Hasher;
@@ -110,6 +111,15 @@ impl NoticeKey {
     /// Returns its bytes, for a grant.
     pub(crate) const fn bytes(&self) -> [u8; 16] {
         self.0
+    }
+
+    /// Returns the key for notices of this key's topic by unicast, in the session with this secret. Those who know this key, and not the
+    /// secret, do not know it.
+    pub(crate) fn for_session(&self, secret: &Self) -> Self {
+        let mut hasher = SipHasher24::new_with_key(&secret.0);
+        hasher.write(&self.0);
+        let key = hasher.finish128();
+        Self(bytemuck::cast([key.h1, key.h2]))
     }
 
     /// Computes the MAC of an entry.
@@ -240,6 +250,15 @@ impl DatagramDraft {
 
     /// Returns the datagram's bytes under this header, each entry with its MAC. It may be sealed again under another one.
     pub(crate) fn seal(&mut self, header: &DatagramHeader) -> &[u8] {
+        self.seal_with(header, |key| *key)
+    }
+
+    /// The same, for the session with this secret.
+    pub(crate) fn seal_for(&mut self, header: &DatagramHeader, secret: &NoticeKey) -> &[u8] {
+        self.seal_with(header, |key| key.for_session(secret))
+    }
+
+    fn seal_with(&mut self, header: &DatagramHeader, key_of: impl Fn(&NoticeKey) -> NoticeKey) -> &[u8] {
         let head = header.emit(u8::try_from(self.entries.len()).unwrap_or(u8::MAX));
         let (datagram, _) = self.words.split_at_mut(self.len);
         if let Some((first, mut rest)) = datagram.split_first_chunk_mut() {
@@ -248,7 +267,7 @@ impl DatagramDraft {
                 let Some((entry, behind)) = rest.split_first_chunk_mut::<ENTRY_WORDS>() else { break };
                 let (inline, behind) = behind.split_at_mut(inline_words(entry));
                 let [fields @ .., first, second] = entry;
-                [*first, *second] = key.mac(&head, fields, inline);
+                [*first, *second] = key_of(key).mac(&head, fields, inline);
                 rest = behind;
             }
         }
@@ -421,6 +440,19 @@ mod tests {
         assert_eq!(words[11..14], [10, 11, 12]);
         assert_eq!(words[14..20], [3, 0xabcd, 7, 0x40, 5, 0]);
         assert_eq!(words.len(), 22);
+    }
+
+    #[test]
+    fn key_of_a_session_is_neither_the_topics_nor_that_of_another_session() {
+        let sessions = [NoticeKey::new([1; 16]), NoticeKey::new([2; 16])];
+        let [first, second] = sessions.map(|secret| KEY.for_session(&secret));
+        assert!(first != second && first != KEY && first == KEY.for_session(&sessions[0]));
+        assert!(OTHER_KEY.for_session(&sessions[0]) != first, "each topic has its own");
+        let mut draft = draft();
+        assert!(draft.push(&notice(), &KEY, None));
+        let words: Vec<u64> = bytemuck::cast_slice(draft.seal_for(&HEADER, &sessions[0])).to_vec();
+        let entry = parse(&words, words.len() * WORD).unwrap().1.next().unwrap().unwrap();
+        assert!(entry.is_authentic(&first) && !entry.is_authentic(&second) && !entry.is_authentic(&KEY));
     }
 
     /// The first of the authors' vectors of SipHash with 128 bits of output.

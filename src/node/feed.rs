@@ -204,6 +204,12 @@ where
         Self { settings: self.settings.notices(), ..self }
     }
 
+    /// Takes records that came with multicast notices before the publisher's memory has confirmed them: see
+    /// [`SubscriberBuilder::trust_fellow_subscribers`].
+    pub fn trust_fellow_subscribers(self) -> Self {
+        Self { settings: self.settings.trust_fellow_subscribers(), ..self }
+    }
+
     /// Sets what happens when this subscriber reads more slowly than the publisher publishes: see
     /// [`slow`](SubscriberBuilder::slow) of a log. With [`SlowPolicy::Block`] it receives every record of every key. One that
     /// receives [values only](Self::conflate) cannot fall behind, and ignores it.
@@ -458,8 +464,8 @@ fn one<'a, S: Subscribed, O>(
     samples: &[String],
 ) -> SubscriberBuilder<'a, S> {
     let mut builder = SubscriberBuilder::<S>::new(node, target.clone());
-    let Terms { delivery, timeout, region_len_max, notices, .. } = terms;
-    builder.terms = Terms { delivery, timeout, region_len_max, notices, ..builder.terms };
+    let Terms { delivery, timeout, region_len_max, notices, trusts_fellows, .. } = terms;
+    builder.terms = Terms { delivery, timeout, region_len_max, notices, trusts_fellows, ..builder.terms };
     samples.clone_into(&mut builder.samples);
     builder
 }

@@ -305,10 +305,11 @@ impl Link {
         self.address.as_ref() == Some(address)
     }
 
-    /// Whether it accepts one more attachment.
+    /// Whether it accepts one more attachment. Not while the peer's node hangs: another one may have its address by now.
     pub(super) fn takes_more(&self) -> bool {
         let state = self.state.lock();
-        state.attachments.len() < limits::ATTACHMENTS_PER_SESSION_MAX && state.is_ready()
+        let has_room = state.attachments.len() < limits::ATTACHMENTS_PER_SESSION_MAX;
+        has_room && state.is_ready() && !state.pulse.is_hung
     }
 
     /// Runs one turn of the node's thread, unless another thread drives the session. Ends an unused session.
@@ -325,6 +326,8 @@ impl Link {
             let since_ns = *state.unused_since_ns.get_or_insert(now_ns);
             if state.attachments.is_empty() || now_ns.saturating_sub(since_ns) >= self.timeout_ns {
                 state.end(now_ns);
+            } else if state.pulse.is_hung {
+                state.part(now_ns);
             }
         } else {
             state.unused_since_ns = None;
@@ -533,8 +536,8 @@ impl LinkState {
         }
     }
 
-    /// Gives up an attachment. Its landing region stays until the publisher confirms that it stopped writing, or the session
-    /// ends: a write without memory would end the session for all attachments.
+    /// Gives up an attachment. Its landing region stays until the publisher confirms that it stopped writing, or the session ends (see
+    /// [`Self::part`]): a write without memory would end the session for all attachments.
     fn leave(&mut self, id: AttachmentId, counts: SubscriberCounts) {
         self.pulse.forget(id);
         if self.session.awaits_answer(id) {
@@ -562,6 +565,13 @@ impl LinkState {
         if self.session.end(now_ns, EndReason::DONE, self.total).is_err() && self.peer.is_none() {
             self.fail(ControlError::Disconnected);
         }
+    }
+
+    /// Ends an unused session with a node that hangs, without waiting for its answers: as long as the connection is there, that node could
+    /// write to landing regions, whenever it runs again and whoever publishes the topics by then.
+    fn part(&mut self, now_ns: u64) {
+        self.end(now_ns);
+        self.fail(ControlError::Closed { state: "left while the publisher's node hung" });
     }
 
     fn fail(&mut self, error: ControlError) {

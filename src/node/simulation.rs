@@ -582,6 +582,7 @@ mod dialling;
 mod ends;
 mod feeds;
 mod finishing;
+mod forged;
 mod hung;
 mod idle_sessions;
 mod late_joins;

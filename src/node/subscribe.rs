@@ -194,7 +194,8 @@ impl<O: Copy + Into<KindOptions>> Terms<O> {
         let (delivery, options) = (self.delivery, self.options.into());
         let schema_hash = expected.map(Schema::hash);
         let progress = (self.progress || self.slow.is_critical()).then_some(self.slow);
-        let request = Request { topic: topic.clone(), delivery, schema_hash, options, progress };
+        let (topic, trusts_fellows) = (topic.clone(), self.trusts_fellows);
+        let request = Request { topic, delivery, schema_hash, options, progress, trusts_fellows };
         Ok(link.attach(node.hold(), request)?)
     }
 
@@ -313,7 +314,14 @@ pub(super) fn expected<T: Payload>(samples: &[String]) -> Result<Option<Schema>,
 /// bytes, because the publisher does not count a subscriber without a landing region.
 fn difference(node: &Node, link: &LinkUse, topic: &TopicName, expected: &Schema) -> Option<String> {
     let (delivery, options) = (Delivery::Push, KindOptions::default());
-    let request = Request { topic: topic.clone(), delivery, schema_hash: None, options, progress: None };
+    let request = Request {
+        topic: topic.clone(),
+        delivery,
+        schema_hash: None,
+        options,
+        progress: None,
+        trusts_fellows: false,
+    };
     let attachment = link.attach(node.hold(), request).ok()?;
     let answer = attachment.answer();
     attachment.leave(SubscriberStats::default());

@@ -540,6 +540,8 @@ mod verbs_crowd;
 #[cfg(feature = "verbs")]
 mod verbs_dead;
 #[cfg(feature = "verbs")]
+mod verbs_forged;
+#[cfg(feature = "verbs")]
 mod verbs_hostile;
 mod views;
 mod wait_set;

@@ -133,11 +133,12 @@ impl Mailbox {
         Some(Notice { topic, epoch, sequence, position, published_ns })
     }
 
-    /// Records an entry. Returns how many pieces were dropped for lack of capacity: all earlier ones, because the newest is what
-    /// a slow subscriber needs.
-    pub(super) fn put(&self, entry: &Entry<'_>) -> u64 {
+    /// Records an entry, and its inline piece if that is to be taken. Returns how many pieces were dropped for lack of capacity: all
+    /// earlier ones, because the newest is what a slow subscriber needs.
+    pub(super) fn put(&self, entry: &Entry<'_>, takes_inline: bool) -> u64 {
         let held = &mut *self.held.lock();
-        let dropped = if entry.inline.is_empty() || held.refuses_inline { 0 } else { held.keep(entry) };
+        let is_kept = takes_inline && !entry.inline.is_empty() && !held.refuses_inline;
+        let dropped = if is_kept { held.keep(entry) } else { 0 };
         let sequence = entry.notice.sequence;
         if sequence > self.hint() {
             // Relaxed: see `hint`.

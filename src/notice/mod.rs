@@ -20,14 +20,14 @@ mod tests;
 pub(crate) use crate::layout::notice::{Inline, Notice, NoticeKey};
 pub(crate) use mailbox::Mailbox;
 pub use receiver::NoticeCounts;
-pub(crate) use receiver::NoticeReceiver;
+pub(crate) use receiver::{NoticeKeys, NoticeReceiver};
 pub(crate) use sender::{NoticeSender, RegisterError};
 pub(crate) use wake_word::{WAKE_SLOTS, WAKE_WORD_LEN, WakeWord};
 
 use crate::fabric::FabricError;
 use crate::random;
 
-/// Draws a random key for the notices of one incarnation of a topic.
+/// Draws a random key for the notices of one incarnation of a topic, or the secret of one session.
 pub(crate) fn draw_key() -> Result<NoticeKey, FabricError> {
     let draw = || random::number().map_err(FabricError::no_random);
     let words = [draw()?, draw()?];

@@ -19,7 +19,7 @@ const TURNS_TO_CLOSE: usize = 8;
 /// receives for all of them. It allocates nothing once started.
 ///
 /// A subscription accepts an entry if its MAC is right and it is newer than the last one that came the same way, by multicast or
-/// unicast.
+/// unicast. Each way has its own key: see [`NoticeKeys`].
 #[derive(Debug)]
 pub(crate) struct NoticeReceiver {
     channel: u64,
@@ -46,12 +46,23 @@ struct NoticeReceiverState {
 #[derive(Debug)]
 struct Incarnation {
     epoch: Epoch,
-    key: NoticeKey,
+    keys: NoticeKeys,
     /// The newest numbers received by multicast and by unicast.
     newest: [u64; 2],
     /// When an entry was last accepted, nanoseconds of the caller's clock.
     believed_ns: u64,
     mailboxes: Vec<Weak<Mailbox>>,
+}
+
+/// The keys of the notices of one incarnation of a topic in one session, and what each is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NoticeKeys {
+    /// For multicast: all subscribers of the topic have it.
+    pub(crate) shared: NoticeKey,
+    /// For unicast: no other session has it.
+    pub(crate) own: NoticeKey,
+    /// Whether inline values are taken from multicast, too. Otherwise such a notice is only a hint.
+    pub(crate) trusts_shared: bool,
 }
 
 /// The last arrival by multicast or unicast. Written under the receiver's lock.
@@ -103,6 +114,9 @@ pub struct NoticeCounts {
     pub forged: u64,
     /// Inline pieces put into mailboxes, counted for each subscription.
     pub inline_taken: u64,
+    /// Inline pieces that came by multicast and were taken as hints only, counted for each subscription: any subscriber of the topic could
+    /// have made them. See [`trust_fellow_subscribers`](crate::SubscriberBuilder::trust_fellow_subscribers).
+    pub inline_untrusted: u64,
     /// Inline pieces dropped because a subscription did not take them before its mailbox was full.
     pub inline_dropped: u64,
     /// Subscriptions that ignore inline pieces because the publisher's memory contradicted one.
@@ -146,7 +160,7 @@ impl NoticeReceiver {
     }
 
     /// Subscribes to the notices of this incarnation of a topic, until the mailbox is dropped.
-    pub(crate) fn subscribe(&self, topic: TopicId, epoch: Epoch, key: NoticeKey) -> Arc<Mailbox> {
+    pub(crate) fn subscribe(&self, topic: TopicId, epoch: Epoch, keys: NoticeKeys) -> Arc<Mailbox> {
         let mailbox = Arc::new(Mailbox::new(topic, epoch, Arc::clone(&self.gaps)));
         let state = &mut *self.state.lock();
         state.topics.retain(|_, incarnations| {
@@ -157,12 +171,12 @@ impl NoticeReceiver {
             !incarnations.is_empty()
         });
         let incarnations = state.topics.entry(topic).or_default();
-        let same = incarnations.iter_mut().find(|it| it.epoch == epoch && it.key == key);
+        let same = incarnations.iter_mut().find(|it| it.epoch == epoch && it.keys == keys);
         match same {
             Some(incarnation) => incarnation.mailboxes.push(Arc::downgrade(&mailbox)),
             None => {
                 let mailboxes = vec![Arc::downgrade(&mailbox)];
-                incarnations.push(Incarnation { epoch, key, newest: [0; 2], believed_ns: 0, mailboxes });
+                incarnations.push(Incarnation { epoch, keys, newest: [0; 2], believed_ns: 0, mailboxes });
             }
         }
         mailbox
@@ -297,9 +311,7 @@ fn deliver(
     for incarnation in incarnations.iter_mut().filter(|it| it.epoch == entry.notice.epoch) {
         let judged = incarnation.judge(arrival, entry);
         if judged == Verdict::New {
-            let (taken, dropped) = incarnation.put(entry);
-            counts.inline_taken += taken;
-            counts.inline_dropped += dropped;
+            incarnation.put(entry, arrival.header.is_unicast, counts);
             is_deserted |= incarnation.mailboxes.is_empty();
         }
         verdict = verdict.max(Some(judged));
@@ -356,13 +368,19 @@ impl Incarnation {
         if header.number <= *same_way && !is_deaf {
             return Verdict::Stale;
         }
-        if !entry.is_authentic(&self.key) {
+        let NoticeKeys { shared, own, trusts_shared } = &self.keys;
+        if !entry.is_authentic(if header.is_unicast { own } else { shared }) {
             return Verdict::Forged;
         }
         if is_leap {
             return Verdict::Leap;
         }
         *same_way = header.number;
+        if header.is_unicast && !trusts_shared {
+            // Whatever other subscribers send by multicast, it does not hide what the publisher sends to this session only.
+            self.believed_ns = now_ns;
+            return Verdict::New;
+        }
         let verdict = match other_way.checked_sub(header.number) {
             None => Verdict::New,
             // An unknown sequence cannot be a copy: the other way's number was forged.
@@ -385,16 +403,16 @@ impl Incarnation {
         verdict
     }
 
-    /// Puts an entry into all mailboxes. Returns how many pieces were put, and how many dropped.
-    fn put(&mut self, entry: &Entry<'_>) -> (u64, u64) {
-        let (mut taken, mut dropped) = (0, 0);
+    /// Puts an entry into all mailboxes, with its inline piece if only the publisher can have made it, or all are trusted.
+    fn put(&mut self, entry: &Entry<'_>, is_unicast: bool, counts: &mut NoticeCounts) {
+        let takes_inline = is_unicast || self.keys.trusts_shared;
+        let count = if takes_inline { &mut counts.inline_taken } else { &mut counts.inline_untrusted };
         self.mailboxes.retain(|mailbox| {
             let Some(mailbox) = mailbox.upgrade() else { return false };
-            taken += u64::from(!entry.inline.is_empty());
-            dropped += mailbox.put(entry);
+            *count += u64::from(!entry.inline.is_empty());
+            counts.inline_dropped += mailbox.put(entry, takes_inline);
             true
         });
-        (taken, dropped)
     }
 }
 

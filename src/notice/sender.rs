@@ -29,8 +29,18 @@ struct NoticeSenderState {
     topics: HashMap<TopicId, NoticeKey>,
     /// Queued notices, at most one of each topic, with its key.
     pending: VecDeque<(Notice, NoticeKey)>,
-    /// Receivers served by unicast too, each with where it is.
-    receivers: Vec<(PeerAddress, Arc<dyn UnicastSender>)>,
+    /// Receivers served by unicast too.
+    receivers: Vec<UnicastReceiver>,
+}
+
+/// A receiver served by unicast.
+#[derive(Debug)]
+struct UnicastReceiver {
+    /// Where it is.
+    peer: PeerAddress,
+    /// The secret of its session.
+    secret: NoticeKey,
+    sender: Arc<dyn UnicastSender>,
 }
 
 /// Why a topic or receiver could not be registered.
@@ -83,6 +93,18 @@ impl NoticeSender {
         self.state.lock().receivers.len()
     }
 
+    /// Sends a notice to all that nobody published, as one could who knows this key and passes for this sender.
+    #[cfg(test)]
+    pub(crate) fn forge(&self, notice: &Notice, key: NoticeKey, inline: Option<Inline<'_>>) {
+        let state = &mut *self.state.lock();
+        state.draft.clear();
+        assert!(state.draft.push(notice, &key, inline));
+        state.number += 1;
+        let (channel, number) = (self.identity, state.number);
+        let header = DatagramHeader { is_beacon: false, is_unicast: false, channel, number };
+        assert_eq!(self.channel.send(state.draft.seal(&header)).expect("a channel"), Sent::Done);
+    }
+
     /// Registers a topic with the key of its notices.
     pub(crate) fn register(&self, topic: TopicId, key: NoticeKey) -> Result<(), RegisterError> {
         let mut state = self.state.lock();
@@ -104,27 +126,28 @@ impl NoticeSender {
         state.pending.retain(|(waiting, its_key)| waiting.topic != topic || *its_key != key);
     }
 
-    /// Also sends every datagram to this receiver by unicast, until [`Self::remove_unicast`].
+    /// Also sends every datagram to this receiver by unicast, under the keys of the session with this secret, until
+    /// [`Self::remove_unicast`].
     pub(crate) fn add_unicast(
         &self,
-        peer: PeerAddress,
-        receiver: Arc<dyn UnicastSender>,
+        (peer, secret): (PeerAddress, NoticeKey),
+        sender: Arc<dyn UnicastSender>,
     ) -> Result<(), RegisterError> {
         let receivers = &mut self.state.lock().receivers;
         if receivers.len() >= limits::UNICAST_RECEIVERS_MAX {
             return Err(RegisterError::Receivers);
         }
-        let of_peer = receivers.iter().filter(|(known, _)| *known == peer).count();
+        let of_peer = receivers.iter().filter(|known| known.peer == peer).count();
         if of_peer >= limits::UNICAST_RECEIVERS_PER_PEER_MAX {
             return Err(RegisterError::ReceiversOfPeer);
         }
-        receivers.push((peer, receiver));
+        receivers.push(UnicastReceiver { peer, secret, sender });
         Ok(())
     }
 
     /// Ends [`Self::add_unicast`].
     pub(crate) fn remove_unicast(&self, receiver: &Arc<dyn UnicastSender>) {
-        self.state.lock().receivers.retain(|(_, known)| !Arc::ptr_eq(known, receiver));
+        self.state.lock().receivers.retain(|known| !Arc::ptr_eq(&known.sender, receiver));
     }
 
     /// Announces a commit in one datagram, with as many queued notices as fit. Omits inline bytes that do not fit. Skips a topic
@@ -212,12 +235,10 @@ impl NoticeSenderState {
             return outcome;
         }
         self.number = number;
-        if !self.receivers.is_empty() {
-            let datagram = self.draft.seal(&DatagramHeader { is_unicast: true, ..header });
-            for (_, receiver) in &self.receivers {
-                // The next beacon makes up for a failure.
-                let _ = receiver.send(datagram);
-            }
+        let header = DatagramHeader { is_unicast: true, ..header };
+        for UnicastReceiver { secret, sender, .. } in &self.receivers {
+            // The next beacon makes up for a failure.
+            let _ = sender.send(self.draft.seal_for(&header, secret));
         }
         outcome
     }

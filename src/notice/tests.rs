@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use self::sessions::{SECRET, keys};
 use super::*;
 use crate::fabric::{
     ByteRange, ChannelReceiver, ChannelSender, Datagram, DatagramReach, FabricError, PeerAddress, Sent,
@@ -19,6 +20,7 @@ use crate::testkit::random::{Random, each_seed};
 mod incarnations;
 mod numbers;
 mod oracle;
+mod sessions;
 mod waiting;
 
 /// Datagrams of this length hold fifteen entries without inline bytes.
@@ -161,7 +163,7 @@ impl Pair {
     fn with_topic() -> (Self, Arc<Mailbox>) {
         let pair = Self::new();
         pair.sender.register(T, KEY).unwrap();
-        let mailbox = pair.receiver.subscribe(T, Epoch::FIRST, KEY);
+        let mailbox = pair.receiver.subscribe(T, Epoch::FIRST, keys(KEY));
         (pair, mailbox)
     }
 
@@ -202,8 +204,8 @@ fn entries(parcels: &[Parcel]) -> Vec<usize> {
 #[test]
 fn notice_reaches_every_mailbox_of_its_topic_with_its_bytes() {
     let (pair, first) = Pair::with_topic();
-    let second = pair.receiver.subscribe(T, Epoch::FIRST, KEY);
-    let other = pair.receiver.subscribe(TopicId::new(8), Epoch::FIRST, KEY);
+    let second = pair.receiver.subscribe(T, Epoch::FIRST, keys(KEY));
+    let other = pair.receiver.subscribe(TopicId::new(8), Epoch::FIRST, keys(KEY));
     assert!(!first.has_news(Sequence::NONE));
     assert_eq!((pair.sender.ticket(), pair.receiver.return_ticket()), (&b"there"[..], TICKET));
     assert!(!pair.sender.announce(&notice(T, 3), pair.inline(100, 5)).unwrap());
@@ -243,7 +245,8 @@ fn full_channel_queues_the_newest_notice_of_each_topic() {
     *pair.wire.room.lock() = None;
     assert_eq!(pair.sender.flush().ok(), Some(false));
     assert_eq!(pair.sender.flush().ok(), Some(false));
-    let mailboxes: Vec<_> = topics.iter().map(|it| pair.receiver.subscribe(*it, Epoch::FIRST, KEY)).collect();
+    let mailboxes: Vec<_> =
+        topics.iter().map(|it| pair.receiver.subscribe(*it, Epoch::FIRST, keys(KEY))).collect();
     let counts = pair.deliver(1);
     assert_eq!((counts.datagrams, counts.entries, counts.inline_taken), (2, 1 + 19, 1));
     assert_eq!(mailbox.hint(), Sequence::new(1));
@@ -277,7 +280,8 @@ fn heartbeat_makes_up_for_losses_and_asks_for_an_answer() {
     let pair = Pair::new();
     let topics: Vec<TopicId> = (0..40).map(TopicId::new).collect();
     topics.iter().for_each(|topic| pair.sender.register(*topic, KEY).unwrap());
-    let mailboxes: Vec<_> = topics.iter().map(|it| pair.receiver.subscribe(*it, Epoch::FIRST, KEY)).collect();
+    let mailboxes: Vec<_> =
+        topics.iter().map(|it| pair.receiver.subscribe(*it, Epoch::FIRST, keys(KEY))).collect();
     topics.iter().for_each(|topic| assert!(!pair.sender.announce(&notice(*topic, 5), None).unwrap()));
     assert_eq!(pair.wire.take().len(), 40, "all of them are lost");
     assert_eq!(pair.receiver.beacon(), None);
@@ -328,7 +332,7 @@ fn hint_never_goes_back() {
 fn datagram_by_multicast_and_unicast_counts_once_and_shows_both() {
     for order in [[0, 1], [1, 0]] {
         let (pair, mailbox) = Pair::with_topic();
-        pair.sender.add_unicast(host(1), pair.way(TICKET)).unwrap();
+        pair.sender.add_unicast((host(1), SECRET), pair.way(TICKET)).unwrap();
         pair.sender.announce(&notice(T, 1), pair.inline(0, 2)).unwrap();
         pair.sender.heartbeat([notice(T, 1)]).unwrap();
         let parcels = pair.wire.take();
@@ -348,7 +352,7 @@ fn datagram_by_multicast_and_unicast_counts_once_and_shows_both() {
 fn receiver_of_unicast_only_reports_it() {
     let (pair, mailbox) = Pair::with_topic();
     assert_eq!(pair.receiver.reach(1), None);
-    pair.sender.add_unicast(host(1), pair.way(pair.receiver.return_ticket())).unwrap();
+    pair.sender.add_unicast((host(1), SECRET), pair.way(pair.receiver.return_ticket())).unwrap();
     pair.sender.heartbeat([notice(T, 1)]).unwrap();
     let parcels = pair.wire.take();
     pair.inbox.put(&parcels[1]);
@@ -377,27 +381,32 @@ fn host(number: u8) -> PeerAddress {
 fn unicast_receivers_are_bounded_and_independent() {
     let (pair, _mailbox) = Pair::with_topic();
     let nobody = pair.way(b"nobody");
-    pair.sender.add_unicast(host(0), Arc::clone(&nobody)).unwrap();
+    pair.sender.add_unicast((host(0), SECRET), Arc::clone(&nobody)).unwrap();
     for number in 1..u8::try_from(limits::UNICAST_RECEIVERS_MAX).unwrap() {
-        pair.sender.add_unicast(host(number / 8), pair.way(&u64::from(number).to_le_bytes())).unwrap();
+        pair.sender
+            .add_unicast((host(number / 8), SECRET), pair.way(&u64::from(number).to_le_bytes()))
+            .unwrap();
     }
-    assert_eq!(pair.sender.add_unicast(host(99), pair.way(TICKET)), Err(RegisterError::Receivers));
+    assert_eq!(pair.sender.add_unicast((host(99), SECRET), pair.way(TICKET)), Err(RegisterError::Receivers));
     pair.announce(1);
     let (unicast, multicast): (Vec<_>, Vec<_>) = pair.wire.take().into_iter().partition(|it| it.0.is_some());
     assert_eq!((multicast.len(), unicast.len()), (1, 63), "one of the 64 receivers is nobody");
     // Removing an unknown receiver does nothing.
     pair.sender.remove_unicast(&pair.way(b"nobody"));
-    assert_eq!(pair.sender.add_unicast(host(99), pair.way(TICKET)), Err(RegisterError::Receivers));
+    assert_eq!(pair.sender.add_unicast((host(99), SECRET), pair.way(TICKET)), Err(RegisterError::Receivers));
     (0..2).for_each(|_| pair.sender.remove_unicast(&nobody));
     // Another host has as many as one may have.
-    assert_eq!(pair.sender.add_unicast(host(7), pair.way(TICKET)), Err(RegisterError::ReceiversOfPeer));
-    pair.sender.add_unicast(host(99), pair.way(TICKET)).unwrap();
+    assert_eq!(
+        pair.sender.add_unicast((host(7), SECRET), pair.way(TICKET)),
+        Err(RegisterError::ReceiversOfPeer)
+    );
+    pair.sender.add_unicast((host(99), SECRET), pair.way(TICKET)).unwrap();
 }
 
 #[test]
 fn broken_channel_queues_nothing_and_still_sends_unicast() {
     let (pair, mailbox) = Pair::with_topic();
-    pair.sender.add_unicast(host(1), pair.way(TICKET)).unwrap();
+    pair.sender.add_unicast((host(1), SECRET), pair.way(TICKET)).unwrap();
     *pair.wire.room.lock() = Some(0);
     assert!(pair.announce(1));
     *pair.wire.is_broken.lock() = true;
@@ -472,7 +481,7 @@ fn datagrams_for_other_receivers_are_only_counted() {
 #[test]
 fn missing_datagrams_are_counted_and_mark_every_mailbox_once() {
     let (pair, mailbox) = Pair::with_topic();
-    let other = pair.receiver.subscribe(TopicId::new(8), Epoch::FIRST, KEY);
+    let other = pair.receiver.subscribe(TopicId::new(8), Epoch::FIRST, keys(KEY));
     let stranger = TopicId::new(9);
     pair.sender.register(stranger, KEY).unwrap();
     (1..=6).for_each(|sequence| assert!(!pair.announce(sequence)));
@@ -488,7 +497,7 @@ fn missing_datagrams_are_counted_and_mark_every_mailbox_once() {
     [6, 7, 7, 9, 11].iter().for_each(|pick| pair.inbox.put(&parcels[*pick]));
     let counts = pair.deliver(1);
     assert_eq!((counts.lost, counts.foreign), (2 + 2, 4));
-    let late = pair.receiver.subscribe(T, Epoch::FIRST, KEY);
+    let late = pair.receiver.subscribe(T, Epoch::FIRST, keys(KEY));
     assert!(mailbox.take_gap() && !late.take_gap());
 }
 
@@ -515,7 +524,7 @@ fn pieces_beyond_the_capacity_are_dropped_but_not_the_hint() {
 #[test]
 fn dropped_mailbox_is_forgotten() {
     let (pair, mailbox) = Pair::with_topic();
-    let second = pair.receiver.subscribe(T, Epoch::FIRST, KEY);
+    let second = pair.receiver.subscribe(T, Epoch::FIRST, keys(KEY));
     drop(mailbox);
     pair.announce(1);
     assert_eq!(pair.deliver(1).entries, 1);
@@ -546,7 +555,8 @@ fn publishers_and_subscribers_share_both_ends() {
     let pair = Pair::new();
     let topics: Vec<TopicId> = (0..3).map(TopicId::new).collect();
     topics.iter().for_each(|topic| pair.sender.register(*topic, KEY).unwrap());
-    let mailboxes: Vec<_> = topics.iter().map(|it| pair.receiver.subscribe(*it, Epoch::FIRST, KEY)).collect();
+    let mailboxes: Vec<_> =
+        topics.iter().map(|it| pair.receiver.subscribe(*it, Epoch::FIRST, keys(KEY))).collect();
     std::thread::scope(|scope| {
         for (topic, mailbox) in topics.iter().zip(&mailboxes) {
             let pair = &pair;

@@ -16,6 +16,8 @@ pub(crate) trait Reader: Debug + Sized {
     const KIND: Kind;
     /// Whether every value counts. Otherwise only the newest inline value is taken.
     const WANTS_EACH: bool;
+    /// Whether values come inline with notices.
+    const HAS_INLINE: bool = true;
     /// The subscriber's options for this kind.
     type Options: Copy + Debug + Default + Into<KindOptions>;
     /// The purpose of a fetch.
@@ -320,12 +322,14 @@ pub struct SubscriberStats {
     /// Received inline values that the publisher's memory did not confirm: see
     /// [`ReceiveError::Contradicted`](crate::ReceiveError::Contradicted). Records of a log are then received again from the repository.
     pub withdrawn: u64,
+    /// How often the publisher's memory contradicted them: once at most, since the subscriber takes none afterwards.
+    pub contradicted: u64,
 }
 
 impl SubscriberStats {
     /// Adds the counts of the subscription before.
     pub(super) fn add(&mut self, before: &Self) {
-        let Self { received, conflated, lapped, cut_off, rejected, expired, torn_retries, withdrawn } = self;
+        let Self { received, conflated, lapped, cut_off, rejected, expired, .. } = self;
         let pairs = [
             (received, before.received),
             (conflated, before.conflated),
@@ -333,8 +337,9 @@ impl SubscriberStats {
             (cut_off, before.cut_off),
             (rejected, before.rejected),
             (expired, before.expired),
-            (torn_retries, before.torn_retries),
-            (withdrawn, before.withdrawn),
+            (&mut self.torn_retries, before.torn_retries),
+            (&mut self.withdrawn, before.withdrawn),
+            (&mut self.contradicted, before.contradicted),
         ];
         pairs.into_iter().for_each(|(count, before)| *count = count.saturating_add(before));
     }

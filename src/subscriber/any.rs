@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use super::waiter::Membership;
 use super::{
-    GrantError, LogSubscriber, NoticePath, Position, PublisherClock, ReceiveError, Renewable,
+    GrantError, InlineValues, LogSubscriber, NoticePath, Position, PublisherClock, ReceiveError, Renewable,
     RenewableHandle, Sample, SampleRef, StateSubscriber, Subscribed, Subscriber, SubscriberHandle,
     Subscription,
 };
@@ -121,6 +121,12 @@ impl<T: Payload> AnySubscriber<T> {
     /// Returns how it is notified of new values at the moment.
     pub fn notice_path(&self) -> NoticePath {
         inside!(self, subscriber => subscriber.notice_path())
+    }
+
+    /// Returns which values it receives from notices, without having read them in the publisher's memory: see
+    /// [`Subscriber::inline_values`](crate::Subscriber::inline_values).
+    pub fn inline_values(&self) -> InlineValues {
+        inside!(self, subscriber => subscriber.inline_values())
     }
 
     /// Returns the clock of the publisher, which tells how old values are.

@@ -83,6 +83,7 @@ impl<R: Reader> Core<R> {
     /// left behind.
     pub(super) fn renew(&mut self, next: &mut Self, is_same_epoch: bool) {
         next.reader.resume(&mut self.reader, is_same_epoch);
+        next.subscription.inherit_distrust(&self.subscription);
         std::mem::swap(&mut self.reader, &mut next.reader);
         std::mem::swap(&mut self.subscription, &mut next.subscription);
         self.fetching = next.fetching.take();

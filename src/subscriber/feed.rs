@@ -29,8 +29,8 @@ use super::subscription::PAUSE;
 use super::table::{TableSubscriber, with_pattern, with_prefix};
 use super::waiter::Membership;
 use super::{
-    Deadline, LogSubscriber, NoticePath, Position, PublisherClock, ReceiveError, Renewable, RenewableHandle,
-    Sample,
+    Deadline, InlineValues, LogSubscriber, NoticePath, Position, PublisherClock, ReceiveError, Renewable,
+    RenewableHandle, Sample,
 };
 use crate::clock::saturate;
 use crate::fabric::FabricError;
@@ -411,6 +411,15 @@ where
         match &self.reception {
             Reception::Records(it) => it.log.notice_path(),
             Reception::Conflated(_) => self.table.notice_path(),
+        }
+    }
+
+    /// Returns which records it receives from notices, without having read them in the publisher's memory: see
+    /// [`Subscriber::inline_values`](crate::Subscriber::inline_values).
+    pub fn inline_values(&self) -> InlineValues {
+        match &self.reception {
+            Reception::Records(it) => it.log.inline_values(),
+            Reception::Conflated(_) => self.table.inline_values(),
         }
     }
 

@@ -7,7 +7,8 @@ use super::core::Core;
 use super::iterate::is_last;
 use super::waiter::Membership;
 use super::{
-    GrantError, NoticePath, Position, PublisherClock, ReceiveError, Sample, SampleRef, Subscription,
+    GrantError, InlineValues, NoticePath, Position, PublisherClock, ReceiveError, Sample, SampleRef,
+    Subscription,
 };
 use crate::control::Peer;
 use crate::fabric::FabricError;
@@ -223,6 +224,25 @@ impl<K: TopicKind, T: Payload> Subscriber<K, T> {
         self.core.subscription.notice_path()
     }
 
+    /// Returns which values this subscriber receives from notices, without having read them in the publisher's memory: see
+    /// [`trust_fellow_subscribers`](crate::SubscriberBuilder::trust_fellow_subscribers). Does not block.
+    ///
+    /// ```
+    /// use fabricast::{InlineValues, Node};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let node = Node::builder().name("quotes")?.runtime_dir(dir.path()).open()?;
+    /// let publisher = node.state_publisher::<f64>("EURUSD").open()?;
+    /// let quotes = node.state_subscriber::<f64>("shm:quotes/EURUSD").notices().open()?;
+    /// // On one host notices bring no values.
+    /// assert_eq!(quotes.inline_values(), InlineValues::None);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn inline_values(&self) -> InlineValues {
+        if K::Reader::HAS_INLINE { self.core.subscription.inline_values() } else { InlineValues::None }
+    }
+
     /// Returns this process's counts on the notice channel of this subscriber, for all subscribers of the channel. Locks briefly.
     /// All zeros without a channel.
     pub fn notice_counts(&self) -> NoticeCounts {
@@ -325,6 +345,7 @@ impl<K: TopicKind, T: Payload> fmt::Debug for Subscriber<K, T> {
             .field("kind", &self.kind())
             .field("topic", self.topic())
             .field("delivery", &self.delivery())
+            .field("inline_values", &self.inline_values())
             .field("stats", &self.stats())
             .finish_non_exhaustive()
     }

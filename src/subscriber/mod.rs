@@ -46,7 +46,7 @@ pub use idle::IdleStrategy;
 pub use lines::{Arbitrated, LineReport, Lines};
 pub(crate) use lines::{LineSet, LineSettings, LineSource};
 pub use log::LogSubscriber;
-pub use notices::NoticePath;
+pub use notices::{InlineValues, NoticePath};
 pub(crate) use notices::{NoticeSource, NoticeSubscription};
 pub use persistent::Persistent;
 pub(crate) use persistent::Seek;

@@ -46,6 +46,31 @@ impl fmt::Display for NoticePath {
     }
 }
 
+/// Which values a subscriber receives from notices, without having read them in the publisher's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum InlineValues {
+    /// None: its notices bring none, or it has no notices.
+    None,
+    /// Those that came by unicast, under a key that no other subscriber has. Notices by multicast are hints: what they announce is read.
+    Unicast,
+    /// All: peers prove no keys, or the subscriber [trusts](crate::SubscriberBuilder::trust_fellow_subscribers) the others of its topic.
+    All,
+    /// None any more: the publisher's memory has contradicted one. That lasts as long as the subscriber.
+    Contradicted,
+}
+
+impl fmt::Display for InlineValues {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(match self {
+            Self::None => "none",
+            Self::Unicast => "unicast",
+            Self::All => "all",
+            Self::Contradicted => "contradicted",
+        })
+    }
+}
+
 /// The source of a subscriber's notices.
 #[derive(Debug)]
 pub(crate) enum NoticeSource {
@@ -74,6 +99,8 @@ impl NoticeSource {
 pub(crate) struct NoticeSubscription {
     receiver: Arc<NoticeReceiver>,
     mailbox: Arc<Mailbox>,
+    /// Inline values are taken from multicast, too.
+    trusts_shared: bool,
     /// The sequence of the newest hint that led to a read.
     followed: Sequence,
     /// The time of the last read, ns of the monotonic clock; `None` when that read was inconclusive.
@@ -83,10 +110,10 @@ pub(crate) struct NoticeSubscription {
 }
 
 impl NoticeSubscription {
-    /// A subscription with this mailbox.
-    pub(crate) fn new(receiver: Arc<NoticeReceiver>, mailbox: Arc<Mailbox>) -> Self {
+    /// A subscription with this mailbox, which gets inline values from multicast only if it trusts what is shared.
+    pub(crate) fn new(receiver: Arc<NoticeReceiver>, mailbox: Arc<Mailbox>, trusts_shared: bool) -> Self {
         let piece = Vec::with_capacity(limits::NOTICE_DATAGRAM_LEN_MAX / size_of::<u64>());
-        Self { receiver, mailbox, followed: Sequence::NONE, looked_ns: None, piece }
+        Self { receiver, mailbox, trusts_shared, followed: Sequence::NONE, looked_ns: None, piece }
     }
 
     /// Receives for all subscriptions of this process to the channel. On failure the timer still works.
@@ -142,9 +169,19 @@ impl NoticeSubscription {
 
     /// Ignores inline values from now on: the repository has contradicted one.
     pub(super) fn distrust(&mut self) {
-        self.mailbox.refuse_inline();
+        self.refuse_inline();
         self.receiver.count_contradiction();
         self.forget();
+    }
+
+    /// Ignores inline values from now on.
+    pub(super) fn refuse_inline(&self) {
+        self.mailbox.refuse_inline();
+    }
+
+    /// Which inline values it takes, unless it refuses them.
+    pub(super) fn inline_values(&self) -> InlineValues {
+        if self.trusts_shared { InlineValues::All } else { InlineValues::Unicast }
     }
 
     /// Whether there is a hint of a later sequence that has not led to a read.
@@ -221,7 +258,7 @@ mod tests {
     use super::*;
     use crate::fabric::{ChannelReceiver, Datagram};
     use crate::id::{Epoch, TopicId};
-    use crate::notice::NoticeKey;
+    use crate::notice::{NoticeKey, NoticeKeys};
     use crate::testkit::clock::VirtualClock;
 
     /// A channel receiver that always fails.
@@ -249,8 +286,10 @@ mod tests {
     #[test]
     fn subscription_that_cannot_wait_reads_by_its_timer() {
         let receiver = Arc::new(NoticeReceiver::new(Box::new(Broken), 7));
-        let mailbox = receiver.subscribe(TopicId::new(1), Epoch::FIRST, NoticeKey::new([1; 16]));
-        let (notices, clock) = (NoticeSubscription::new(receiver, mailbox), VirtualClock::default());
+        let key = NoticeKey::new([1; 16]);
+        let keys = NoticeKeys { shared: key, own: key, trusts_shared: true };
+        let mailbox = receiver.subscribe(TopicId::new(1), Epoch::FIRST, keys);
+        let (notices, clock) = (NoticeSubscription::new(receiver, mailbox, true), VirtualClock::default());
         for (left_ns, expected_ns) in [(u64::MAX, limits::NOTICE_TIMER_NS), (70, 70), (0, 0)] {
             let before_ns = clock.monotonic_ns();
             notices.wait(&clock, Sequence::NONE, Duration::from_nanos(left_ns));

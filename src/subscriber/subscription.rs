@@ -1,11 +1,12 @@
 mod granted;
+mod notified;
 mod waiting;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use self::granted::Granted;
-use super::notices::{NoticePath, NoticeSource, NoticeSubscription};
+use super::notices::NoticeSource;
 use super::progress::ProgressReport;
 use super::waiter::{Membership, Waiter, Watched};
 use super::{Deadline, IdleStrategy, PublisherClock, ReceiveError};
@@ -17,7 +18,6 @@ use crate::id::{Delivery, Epoch, Incarnation, Sequence};
 use crate::layout::header::{BODY_OFFSET, HOT_SEQUENCE};
 use crate::limits;
 use crate::memory::{Protection, Region};
-use crate::notice::NoticeCounts;
 #[cfg(test)]
 use crate::notice::WakeWord;
 use crate::repository::SubscriberStats;
@@ -33,6 +33,8 @@ pub(crate) struct Subscription {
     pub(crate) granted: Granted,
     pub(crate) clock: Arc<dyn Clock>,
     pub(super) notice_source: Option<NoticeSource>,
+    /// The publisher's memory has contradicted an inline value of this subscription, or of one that it continues.
+    distrusts: bool,
     /// Of a subscriber that is not part of another one.
     pub(super) deadline: Option<Deadline>,
     /// Reports how far it is.
@@ -155,6 +157,11 @@ pub(crate) trait Attachment: Watched {
         let _ = waker;
     }
 
+    /// The publisher's memory contradicts an inline value.
+    fn contradict(&self, granted: &Granted) {
+        let _ = granted;
+    }
+
     /// Whether the publisher takes it into account before it overwrites records.
     fn is_gating(&self) -> bool {
         false
@@ -202,6 +209,7 @@ impl Subscription {
             clock,
             publisher_clock,
             notice_source: None,
+            distrusts: false,
             deadline: None,
             progress: None,
             spin_ns: IdleStrategy::default().spin_ns(),
@@ -225,11 +233,6 @@ impl Subscription {
             panic!("it does not sleep at a wake word")
         };
         wake_word.clone()
-    }
-
-    /// Sets how it is notified from now on.
-    pub(crate) fn listen(&mut self, notice_source: NoticeSource) {
-        self.notice_source = Some(notice_source);
     }
 
     /// Sets after which time without a value that is reported, from now on.
@@ -265,25 +268,6 @@ impl Subscription {
     /// Whether the publisher waits for it, or disconnects it, before it would lose a record.
     pub(super) fn is_gating(&self) -> bool {
         self.attachment.is_gating()
-    }
-
-    /// How it is notified at the moment.
-    pub(super) fn notice_path(&self) -> NoticePath {
-        match &self.notice_source {
-            None => NoticePath::None,
-            Some(NoticeSource::Unavailable) => NoticePath::Unavailable,
-            Some(NoticeSource::WakeWord(_)) => NoticePath::WakeWord,
-            Some(NoticeSource::Channel(notices)) => notices.path(self.clock.monotonic_ns()),
-            Some(NoticeSource::Immediate(_)) => NoticePath::Immediate,
-        }
-    }
-
-    /// This process's counts on its channel.
-    pub(super) fn notice_counts(&self) -> NoticeCounts {
-        match &self.notice_source {
-            Some(NoticeSource::Channel(notices)) => notices.counts(),
-            _ => NoticeCounts::default(),
-        }
     }
 
     /// How the topic ended, if it has.
@@ -386,22 +370,6 @@ impl Subscription {
             Some(TopicEnd::Gone { error: ControlError::Broken { why: ErrorChain(&error).to_string() } }),
             stats,
         )
-    }
-
-    /// Makes the next poll read at once: the last one has missed something, and no notice will repeat it.
-    pub(super) fn look_again(&mut self) {
-        if let Some(NoticeSource::Channel(notices)) = &mut self.notice_source {
-            notices.forget();
-        }
-    }
-
-    /// Ignores inline values from now on, and reads at the next poll.
-    #[cold]
-    pub(super) fn distrust_notices(&mut self) {
-        self.notice_source
-            .iter_mut()
-            .filter_map(NoticeSource::subscription)
-            .for_each(NoticeSubscription::distrust);
     }
 
     /// Waits for the read in progress, for a notice of a sequence after `last`, or else briefly; at most `left`.

@@ -20,12 +20,13 @@ use crate::layout::notice::{DatagramDraft, DatagramHeader};
 use crate::layout::{Geometry, LINE, WORD};
 use crate::limits;
 use crate::memory::{Protection, Region};
-use crate::notice::{Inline, Notice, NoticeKey, NoticeReceiver};
+use crate::notice::{Inline, Notice, NoticeKey, NoticeKeys, NoticeReceiver};
 use crate::payload::{Payload as _, Raw};
 use crate::repository::GrantedAt;
 use crate::repository::SubscriberStats;
 use crate::repository::log::LogStart;
 use crate::subscriber::waiter::Watched;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::testkit::clock::VirtualClock;
 use crate::testkit::random::{Random, each_seed};
 
@@ -34,6 +35,7 @@ mod states;
 
 const CHANNEL: u64 = 77;
 const KEY: NoticeKey = NoticeKey::new([3; 16]);
+const SECRET: NoticeKey = NoticeKey::new([4; 16]);
 const EPOCH: Epoch = Epoch::FIRST;
 /// Longest payload. Longer ones never come inline here.
 const LEN_MAX: usize = 64;
@@ -115,7 +117,14 @@ impl ChannelReceiver for Inbox {
 }
 
 #[derive(Debug, Default)]
-struct Quiet(Mutex<Option<TopicEnd>>);
+struct Quiet(Mutex<Option<TopicEnd>>, AtomicU64);
+
+impl Quiet {
+    /// How often the subscription was contradicted.
+    fn contradicted(&self) -> u64 {
+        self.1.load(Ordering::Relaxed)
+    }
+}
 
 impl Watched for Quiet {
     fn has_ended(&self) -> bool {
@@ -126,6 +135,10 @@ impl Watched for Quiet {
 impl Attachment for Quiet {
     fn end(&self) -> Option<TopicEnd> {
         self.0.lock().clone()
+    }
+
+    fn contradict(&self, _: &Granted) {
+        self.1.fetch_add(1, Ordering::Relaxed);
     }
 
     fn leave(&self, _: SubscriberStats) {}
@@ -158,11 +171,12 @@ fn topic_id() -> TopicId {
 }
 
 /// A subscription to this memory.
-fn subscribe(seed: u64, memory: &Arc<Region>, geometry: Geometry) -> Ends {
+fn subscribe((seed, trusts_shared): (u64, bool), memory: &Arc<Region>, geometry: Geometry) -> Ends {
     let clock = Arc::new(VirtualClock::default());
     let inbox = Inbox::default();
     let receiver = Arc::new(NoticeReceiver::new(Box::new(inbox.clone()), CHANNEL));
-    let mailbox = receiver.subscribe(topic_id(), EPOCH, KEY);
+    let keys = NoticeKeys { shared: KEY, own: KEY.for_session(&SECRET), trusts_shared };
+    let mailbox = receiver.subscribe(topic_id(), EPOCH, keys);
     let mirror = Arc::new(Region::allocate(memory.len(), Protection::PeersRead).unwrap());
     let random = Random::new(seed ^ 0x5eed);
     let wire = Wire { memory: Arc::clone(memory), mirror, left: Vec::new(), random };
@@ -184,7 +198,11 @@ fn subscribe(seed: u64, memory: &Arc<Region>, geometry: Geometry) -> Ends {
     let source = Source::Remote(Box::new(wire));
     let mut subscription =
         Subscription::new(granted, source, Arc::clone(&attached) as _, Arc::clone(&clock) as _);
-    subscription.listen(NoticeSource::Channel(NoticeSubscription::new(Arc::clone(&receiver), mailbox)));
+    subscription.listen(NoticeSource::Channel(NoticeSubscription::new(
+        Arc::clone(&receiver),
+        mailbox,
+        trusts_shared,
+    )));
     let mut random = Random::new(seed);
     let (lose_permille, delay_ns_max) = (random.below(3) * 300, random.below(2) * DELAY_NS_MAX);
     let draft = DatagramDraft::new(1024).unwrap();

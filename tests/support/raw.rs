@@ -16,7 +16,7 @@ use rustix::net::{
 
 use super::time::PATIENCE;
 
-pub(crate) const VERSION: u16 = 5;
+pub(crate) const VERSION: u16 = 6;
 /// Another version of it.
 const OTHER_VERSION: u16 = VERSION + 1;
 /// Bytes of a challenge.
@@ -395,6 +395,6 @@ fn socket() -> Result<OwnedFd, Errno> {
 #[test]
 fn checksum_and_frame_match_the_protocol() {
     assert_eq!(crc32(b"123456789"), 0xCBF4_3926);
-    let golden = [0x46, 0x42, 0x43, 0x54, 0, 5, 0, 3, 0, 0, 0, 3, 0x10, 0x49, 0xF8, 0xBB, b'a', b'b', b'c'];
+    let golden = [0x46, 0x42, 0x43, 0x54, 0, 6, 0, 3, 0, 0, 0, 3, 0xFB, 0x7E, 0x43, 0xB8, b'a', b'b', b'c'];
     assert_eq!(Body(b"abc".to_vec()).message(3), golden);
 }

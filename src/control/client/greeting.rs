@@ -7,12 +7,17 @@ use crate::control::error::ControlError;
 use crate::control::message::{Hello, Message};
 use crate::control::proof::Prove;
 use crate::id::{NodeName, TopicName};
-use crate::keyring::{KeyName, Keys};
+use crate::keyring::{Authority, KeyName, Keys};
 
 impl ClientSession {
     /// Whether the keys that the peer has proven cover this topic.
     pub(crate) fn permits(&self, topic: &TopicName) -> bool {
         self.handshake.permits(topic)
+    }
+
+    /// Whether the peer has proven a key, so that it demands one of its other peers, too.
+    pub(crate) fn is_proven(&self) -> bool {
+        matches!(self.handshake.authority(), Authority::Proven(_))
     }
 
     /// Compares what the peer has proven with the keys that are in force now. Returns whether it may go on.

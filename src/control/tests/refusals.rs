@@ -10,9 +10,9 @@ fn a_server_refuses_another_version_by_name() {
     assert_eq!(refuse.reason, RefuseReason::VersionUnsupported);
     assert_eq!(
         refuse.text.as_str(),
-        "the peer speaks control version 1, this program speaks 5: upgrade the older one"
+        "the peer speaks control version 1, this program speaks 6: upgrade the older one"
     );
-    let result = Err(ControlError::Version { theirs: 1, ours: 5 });
+    let result = Err(ControlError::Version { theirs: 1, ours: 6 });
     assert_eq!(server.next_action(), Some(ServerAction::Close { result }));
     assert_eq!(server.next_action(), None);
 }
@@ -22,7 +22,7 @@ fn a_client_refuses_another_version_by_name() {
     let mut client = ClientSession::connect(0, greeting("reader", 1), TIMEOUT_NS);
     client.next_message();
     let error = client.on_message(&of_version_1(hello(Some(1))), 0).unwrap_err();
-    assert_eq!(error, ControlError::Version { theirs: 1, ours: 5 });
+    assert_eq!(error, ControlError::Version { theirs: 1, ours: 6 });
     let refuse = codec::decode(&client.next_message().unwrap().bytes).unwrap();
     assert!(matches!(refuse, Message::Refuse(refuse) if refuse.reason == RefuseReason::VersionUnsupported));
 }
@@ -36,12 +36,12 @@ fn a_client_that_is_refused_for_its_version_names_both() {
         super::super::frame::Frame { version: 1, kind: MessageKind::Refuse.number(), body: &body }.emit();
     let mut client = ClientSession::connect(0, greeting("reader", 1), TIMEOUT_NS);
     client.next_message();
-    assert_eq!(client.on_message(&bytes, 0), Err(ControlError::Version { theirs: 1, ours: 5 }));
+    assert_eq!(client.on_message(&bytes, 0), Err(ControlError::Version { theirs: 1, ours: 6 }));
     assert_eq!(client.next_message(), None, "a refusal is not answered");
 
     let mut server = ServerSession::new(0, greeting("writer", 2));
     server.on_message(&bytes, 0);
-    let result = Err(ControlError::Version { theirs: 1, ours: 5 });
+    let result = Err(ControlError::Version { theirs: 1, ours: 6 });
     assert_eq!(server.next_action(), Some(ServerAction::Close { result }));
 }
 

@@ -159,7 +159,8 @@ pub(crate) fn subscribers() -> SubscriberPage {
 
 pub(crate) fn channel() -> NoticeChannel {
     let key = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
-    NoticeChannel { channel: 0xC4, key, ticket: TicketBytes::cut(&[0xAA, 0xBB, 0xCC]) }
+    let own_key = key.map(|byte| byte + 16);
+    NoticeChannel { channel: 0xC4, key, own_key, ticket: TicketBytes::cut(&[0xAA, 0xBB, 0xCC]) }
 }
 
 pub(crate) fn heard(is_multicast_received: bool) -> Heard {
@@ -237,8 +238,9 @@ pub(crate) fn any_way() -> impl Strategy<Value = NoticesBy> {
         Just(NoticesBy::Nothing),
         Just(NoticesBy::WakeWord),
         Just(NoticesBy::Immediate),
-        (any::<u64>(), any::<[u8; 16]>(), any_ticket())
-            .prop_map(|(channel, key, ticket)| NoticesBy::Channel(NoticeChannel { channel, key, ticket })),
+        (any::<u64>(), any::<[[u8; 16]; 2]>(), any_ticket()).prop_map(|(channel, [key, own_key], ticket)| {
+            NoticesBy::Channel(NoticeChannel { channel, key, own_key, ticket })
+        }),
     ]
 }
 

@@ -68,7 +68,7 @@ pub(super) struct Claim {
     /// The group whose members may connect to it.
     pub(super) group: Option<Gid>,
     /// Holds the lock.
-    _entry: File,
+    entry: File,
 }
 
 /// Returns the runtime directory of nodes that are given none: that of the environment (`FABRICAST_RUNTIME_DIR`, or `fabricast` in
@@ -227,7 +227,7 @@ impl RuntimeDirectory {
                         .map_err(FabricError::system("share the runtime directory"))?,
                     socket_address: self.socket_address(node)?,
                     group: self.group,
-                    _entry: entry,
+                    entry,
                 });
             }
             attempts += 1;
@@ -373,7 +373,10 @@ fn is_named(directory: &OwnedFd, file: &File, name: &str) -> bool {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        remove(&self.directory, &self.node);
+        // If someone has removed the entry, another node may have claimed the name since, and has files of its own there.
+        if is_named(&self.directory, &self.entry, &format!("{}{ENTRY_SUFFIX}", self.node)) {
+            remove(&self.directory, &self.node);
+        }
     }
 }
 
@@ -575,5 +578,21 @@ mod tests {
                 drop(directory.claim(&node("busy")).unwrap());
             }
         });
+    }
+
+    /// A process that was stopped, and whose files an administrator has removed so that another one could take its place, may run again.
+    #[test]
+    fn superseded_node_leaves_the_files_of_its_successor_alone() {
+        let (_holder, directory) = directory();
+        let name: NodeName = "p".parse().unwrap();
+        let old = directory.claim(&name).unwrap();
+        assert!(matches!(directory.claim(&name), Err(FabricError::NameInUse { .. })));
+        std::fs::remove_file(directory.path.join("p.node")).unwrap();
+        let next = directory.claim(&name).unwrap();
+        std::fs::write(&next.socket_address, "").unwrap();
+        drop(old);
+        assert!(directory.entry(&name).unwrap().unwrap().alive && next.socket_address.exists());
+        drop(next);
+        assert!(directory.entry(&name).unwrap().is_none());
     }
 }

@@ -21,6 +21,8 @@ pub(super) struct Attached {
     pub(super) progress: Option<(Arc<Registration>, SlowPolicy)>,
     /// The publisher takes it into account before it overwrites records.
     pub(super) gating: AtomicBool,
+    /// Inline values are taken from multicast even if peers are told apart by keys.
+    pub(super) trusts_fellows: bool,
     /// The topic ended some time ago: reading must stop.
     pub(super) shut: AtomicBool,
     pub(super) inbox: Mutex<Inbox>,
@@ -49,6 +51,8 @@ pub(in crate::node) struct Request {
     pub(in crate::node) options: KindOptions,
     /// The policy of a subscriber that reports its progress.
     pub(in crate::node) progress: Option<SlowPolicy>,
+    /// Whether it takes values that other subscribers of the topic could have made.
+    pub(in crate::node) trusts_fellows: bool,
 }
 
 /// A publisher's answer.

@@ -56,8 +56,11 @@ impl LinkAttachment {
         granted: &Granted,
     ) -> Result<NoticeSubscription, FabricError> {
         let state = &mut *self.link.state.lock();
+        // Without keys anyone may subscribe, and pose as the publisher.
+        let trusts_shared = self.attached.trusts_fellows || !state.session.is_proven();
+        let (membership, connection) = (&mut state.membership, state.connection.as_ref());
         let notices =
-            ChannelMembership::subscribe(&mut state.membership, state.connection.as_ref(), channel, granted)?;
+            ChannelMembership::subscribe(membership, connection, channel, (granted, trusts_shared))?;
         // The node's thread reports to the peer that the channel is joined.
         self.link.waker.wake();
         Ok(notices)
@@ -126,7 +129,7 @@ impl LinkUse {
         node: Arc<dyn std::any::Any + Send + Sync>,
         request: Request,
     ) -> Result<LinkAttachment, LinkError> {
-        let Request { topic, delivery, schema_hash, options, progress } = request;
+        let Request { topic, delivery, schema_hash, options, progress, trusts_fellows } = request;
         let slot = progress.map(|policy| Ok((self.link.allocate_slot()?, policy))).transpose()?;
         let mut state = match &slot {
             Some((slot, _)) => self.link.lock_prepared(slot)?,
@@ -138,6 +141,7 @@ impl LinkUse {
             delivery,
             progress: slot,
             gating: AtomicBool::new(Attached::gates(progress)),
+            trusts_fellows,
             shut: AtomicBool::new(false),
             inbox: Mutex::default(),
         });
@@ -221,6 +225,12 @@ impl Attachment for LinkAttachment {
         if let Some(waker) = inbox.waker.as_ref().filter(|_| inbox.end.is_some()) {
             waker.wake();
         }
+    }
+
+    fn contradict(&self, granted: &Granted) {
+        let Some(peer) = &granted.peer else { return };
+        let (peer, topic) = (peer.node.clone(), granted.topic.clone());
+        self.link.core.tell(&Event::Contradicted { peer, topic });
     }
 
     fn is_gating(&self) -> bool {

@@ -4,7 +4,7 @@ use crate::chain::ErrorChain;
 use crate::control::{Heard, NoticeChannel, TicketBytes};
 use crate::fabric::{Connection, DatagramReach, FabricError};
 use crate::limits;
-use crate::notice::{NoticeKey, NoticeReceiver};
+use crate::notice::{NoticeKey, NoticeKeys, NoticeReceiver};
 use crate::subscriber::{Granted, NoticeSubscription};
 
 /// The session's membership in a notice channel, shared by all its attachments.
@@ -19,20 +19,23 @@ pub(super) struct ChannelMembership {
 }
 
 impl ChannelMembership {
-    /// Subscribes to a channel of the peer, which the session joins first if necessary.
+    /// Subscribes to a channel of the peer, which the session joins first if necessary. Inline values that came by multicast are taken
+    /// only if the other subscribers of the topic are trusted.
     pub(super) fn subscribe(
         joined: &mut Option<Self>,
         connection: &dyn Connection,
         channel: &NoticeChannel,
-        granted: &Granted,
+        (granted, trusts_shared): (&Granted, bool),
     ) -> Result<NoticeSubscription, FabricError> {
         let membership = match joined {
             Some(membership) if membership.channel == channel.channel => membership,
             other => other.insert(Self::join(connection, channel)?),
         };
         let receiver = Arc::clone(&membership.receiver);
-        let mailbox = receiver.subscribe(granted.topic_id, granted.epoch, NoticeKey::new(channel.key));
-        Ok(NoticeSubscription::new(receiver, mailbox))
+        let (shared, own) = (NoticeKey::new(channel.key), NoticeKey::new(channel.own_key));
+        let keys = NoticeKeys { shared, own, trusts_shared };
+        let mailbox = receiver.subscribe(granted.topic_id, granted.epoch, keys);
+        Ok(NoticeSubscription::new(receiver, mailbox, trusts_shared))
     }
 
     /// Begins to join a channel of the peer.

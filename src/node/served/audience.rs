@@ -9,12 +9,14 @@ use crate::limits;
 use crate::memory::{Protection, Region};
 use crate::node::served::attachment::ServedAttachment;
 use crate::node::serving::Serving;
-use crate::notice::{NoticeSender, RegisterError, WAKE_WORD_LEN};
+use crate::notice::{NoticeKey, NoticeSender, RegisterError, WAKE_WORD_LEN, draw_key};
 
 /// How notices reach a session's peer.
 #[derive(Debug, Default)]
 pub(super) struct Audience {
     sender: Option<Arc<NoticeSender>>,
+    /// What the keys of unicast to the peer are made of, once it was sent one.
+    secret: Option<NoticeKey>,
     /// The ticket for unicast to the peer.
     return_ticket: TicketBytes,
     /// When the peer joined, or last confirmed multicast, ns. `None` before that.
@@ -81,7 +83,12 @@ impl Audience {
         let Some(channel) = channel else { return Ok(NoticesBy::Nothing) };
         let sender = serving.senders.of(channel, &attachment.topic)?;
         let listener = notices.register(&sender)?;
+        let secret = match self.secret {
+            Some(secret) => secret,
+            None => *self.secret.insert(draw_key()?),
+        };
         let (channel, key) = (sender.identity, notices.key.bytes());
+        let own_key = notices.key.for_session(&secret).bytes();
         let ticket = TicketBytes::cut(sender.ticket());
         attachment.listener = Some(listener);
         self.sender = Some(sender);
@@ -89,7 +96,7 @@ impl Audience {
             // A peer that joined this channel before reports only when something arrives.
             self.confirmed_ns.get_or_insert_with(|| serving.core.clock.monotonic_ns());
         }
-        Ok(NoticesBy::Channel(NoticeChannel { channel, key, ticket }))
+        Ok(NoticesBy::Channel(NoticeChannel { channel, key, own_key, ticket }))
     }
 
     /// Records the peer's report.
@@ -117,7 +124,9 @@ impl Audience {
             return;
         }
         self.confirmed_ns = Some(now_ns);
-        match add_unicast((connection.peer_address(), datagrams), sender, self.return_ticket.as_bytes()) {
+        let Some(secret) = self.secret else { return };
+        let peer = (connection.peer_address(), secret);
+        match add_unicast((peer, datagrams), sender, self.return_ticket.as_bytes()) {
             Ok(unicast) => self.unicast = Some(unicast),
             // The peer reads by its timer, and unicast is tried again later.
             Err(error) => {
@@ -146,7 +155,7 @@ impl Audience {
 
 /// Adds unicast to the receiver with this ticket.
 fn add_unicast(
-    (peer, datagrams): (PeerAddress, &dyn Datagrams),
+    (peer, datagrams): ((PeerAddress, NoticeKey), &dyn Datagrams),
     sender: &NoticeSender,
     return_ticket: &[u8],
 ) -> Result<Arc<dyn UnicastSender>, NoticeError> {

@@ -107,3 +107,36 @@ fn publisher_that_pushes_and_hangs_is_noticed_where_memory_is_mapped() {
 fn publisher_that_pushes_and_hangs_is_noticed_where_memory_is_fetched() {
     hanging_is_an_event_and_so_is_its_end(Reach::Fetched, Delivery::Push);
 }
+
+/// Otherwise it could write to their landing regions when it runs again, long after another one has taken its place.
+#[test]
+fn session_with_a_publisher_that_hangs_ends_with_its_last_subscriber() {
+    for (reach, delivery) in
+        [(Reach::Mapped, Delivery::Push), (Reach::Fetched, Delivery::Push), (Reach::Fetched, Delivery::Pull)]
+    {
+        each_seed(amount(2, SEEDS), |seed| {
+            let world = World::new(seed, reach);
+            let publishing = world.node("publishing", true);
+            let mut publisher = publisher(&publishing);
+            let subscribing = world.node("subscribing", false);
+            let mut one = subscribe(&subscribing, delivery).expect("a grant");
+            let other = subscribe(&subscribing, delivery).expect("a grant");
+            publish(&mut publisher, 1);
+            one.catch_up(&world, 1);
+            let frozen = world.freeze("publishing");
+            world.run_for(NOTICED_NS);
+            drop(other);
+            world.run_for(NOTICED_NS);
+            assert_eq!(subscribing.links().all().len(), 1, "one is attached still");
+            drop(one);
+            world.run_for(10_000_000);
+            assert_eq!(subscribing.links().all().len(), 0, "it does not wait for an answer");
+            world.thaw(frozen);
+            publish(&mut publisher, 3);
+            world.run_for(100_000_000);
+            assert_eq!((publisher.pull_subscribers(), publisher.push_subscribers()), (0, 0));
+            let mut next = subscribe(&subscribing, delivery).expect("a grant");
+            next.catch_up(&world, 4);
+        });
+    }
+}

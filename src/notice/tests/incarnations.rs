@@ -8,7 +8,7 @@ fn forgetting_an_incarnation_keeps_later_ones() {
     let (pair, _) = Pair::with_topic();
     let (epoch, key) = (Epoch::new(2).unwrap(), NoticeKey::new([2; 16]));
     pair.sender.register(T, key).unwrap();
-    let mailbox = pair.receiver.subscribe(T, epoch, key);
+    let mailbox = pair.receiver.subscribe(T, epoch, keys(key));
     *pair.wire.room.lock() = Some(0);
     assert!(pair.sender.announce(&Notice { epoch, ..notice(T, 1) }, None).unwrap());
     pair.sender.forget(T, KEY);

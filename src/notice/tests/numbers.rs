@@ -7,7 +7,8 @@ fn made_up(pair: &Pair, number: u64, sequence: u64, key: NoticeKey, is_unicast: 
     let mut draft = DatagramDraft::new(MTU).unwrap();
     draft.push(&notice(T, sequence), &key, None);
     let header = DatagramHeader { is_beacon: false, is_unicast, channel: pair.sender.identity, number };
-    (is_unicast.then(|| TICKET.to_vec()), draft.seal(&header).to_vec())
+    let bytes = if is_unicast { draft.seal_for(&header, &SECRET) } else { draft.seal(&header) }.to_vec();
+    (is_unicast.then(|| TICKET.to_vec()), bytes)
 }
 
 /// Any reader of a topic has its key. A datagram that it forges has no effect.
@@ -77,7 +78,7 @@ fn forged_and_damaged_datagrams_do_not_make_up_for_lost_ones() {
 fn high_number_silences_only_its_own_topic() {
     let (pair, mailbox) = Pair::with_topic();
     let (other, other_key) = (TopicId::new(8), NoticeKey::new([3; 16]));
-    let other_mailbox = pair.receiver.subscribe(other, Epoch::FIRST, other_key);
+    let other_mailbox = pair.receiver.subscribe(other, Epoch::FIRST, keys(other_key));
     let channel = pair.sender.identity;
     for (topic, key) in [(T, NoticeKey::new([9; 16])), (other, other_key)] {
         let mut draft = DatagramDraft::new(MTU).unwrap();

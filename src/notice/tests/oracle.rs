@@ -67,7 +67,7 @@ impl World {
             stranger.sender.register(topic(index), key(index)).unwrap();
         }
         let reader = |topic_index| {
-            let mailbox = pair.receiver.subscribe(topic(topic_index), Epoch::FIRST, key(topic_index));
+            let mailbox = pair.receiver.subscribe(topic(topic_index), Epoch::FIRST, keys(key(topic_index)));
             Reader { topic: topic_index, mailbox, last: Sequence::NONE, last_piece: Sequence::NONE }
         };
         let readers = [0, 0, 1, 2, 3].map(reader).into();
@@ -115,7 +115,10 @@ impl World {
             8 => {
                 self.is_unicast = !self.is_unicast;
                 if self.is_unicast {
-                    self.pair.sender.add_unicast(PeerAddress::Unknown, Arc::clone(&self.alone)).unwrap();
+                    self.pair
+                        .sender
+                        .add_unicast((PeerAddress::Unknown, SECRET), Arc::clone(&self.alone))
+                        .unwrap();
                 } else {
                     self.pair.sender.remove_unicast(&self.alone);
                 }

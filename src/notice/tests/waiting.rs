@@ -16,7 +16,7 @@ fn is_readable(handle: BorrowedFd<'_>, within_ms: u64) -> bool {
 #[test]
 fn waiting_subscription_is_woken_by_the_receiving_thread() {
     let (pair, mailbox) = Pair::with_topic();
-    let other = pair.receiver.subscribe(TopicId::new(8), Epoch::FIRST, KEY);
+    let other = pair.receiver.subscribe(TopicId::new(8), Epoch::FIRST, keys(KEY));
     for sequence in 1..=3 {
         let (handle, others) = (mailbox.begin_wait().unwrap(), other.begin_wait().unwrap());
         assert!(!is_readable(handle, 2) && !mailbox.has_news(Sequence::new(sequence - 1)));

@@ -424,6 +424,7 @@ impl Reader for LogReader {
 
     fn resume(&mut self, before: &mut Self, _: bool) {
         self.counts.add(&before.counts);
+        self.unproven.is_off |= before.unproven.is_off;
     }
 
     fn take_back(&mut self, lost: &Lost) {

@@ -1,6 +1,8 @@
 //! The repository of a state topic: the newest value, in a ring of slots (see [`crate::layout::state`]).
 
 mod arbiter;
+#[cfg(test)]
+pub(crate) mod forgery;
 #[cfg(loom)]
 #[expect(clippy::unwrap_used, reason = "a model fails by a panic, as a test does")]
 pub mod models;

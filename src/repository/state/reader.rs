@@ -43,6 +43,8 @@ pub(crate) struct StateReader {
     /// The time of the first, ns of the caller's clock.
     suspect_since_ns: u64,
     counts: SubscriberStats,
+    /// The newest sequence, as the repository or the grant said last.
+    said: Sequence,
     unproven: UnprovenValue,
     /// A slot in private memory.
     slot: Box<[u64]>,
@@ -103,6 +105,7 @@ impl StateReader {
             suspicions: 0,
             suspect_since_ns: 0,
             counts: SubscriberStats::default(),
+            said: Sequence::NONE,
             unproven: UnprovenValue::default(),
             slot: vec![0; slot_len(geometry.payload_len_max()) / WORD].into(),
         }
@@ -282,11 +285,13 @@ impl Reader for StateReader {
         granted: GrantedAt,
         (): (),
     ) -> Option<Self> {
-        Some(Self { first: granted.first(), ..Self::new(geometry.state()?, epoch, topic) })
+        let (first, said) = (granted.first(), granted.newest);
+        Some(Self { first, said, ..Self::new(geometry.state()?, epoch, topic) })
     }
 
     fn resume(&mut self, before: &mut Self, is_same_epoch: bool) {
         self.counts.add(&before.counts);
+        self.unproven.is_off |= before.unproven.is_off;
         // The next publisher may have a value that could not be received from the one before.
         let is_received = before.last > before.unreceived;
         let last = before.last.get().saturating_sub(u64::from(!is_received));
@@ -361,6 +366,9 @@ impl Reader for StateReader {
         fetched: &Fetch<Expected>,
         now_ns: u64,
     ) -> Result<Finding<Expected>, ReadFailure> {
+        if fetched.purpose != Expected::Next {
+            self.said = Sequence::new(mirror.load(HOT_SEQUENCE));
+        }
         if let Expected::Proof(sequence) = fetched.purpose
             && let Some(more) = self.prove(mirror, fetched, sequence)?
         {

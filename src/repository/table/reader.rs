@@ -392,6 +392,7 @@ impl TableReader {
 impl Reader for TableReader {
     const KIND: Kind = Kind::Table;
     const WANTS_EACH: bool = false;
+    const HAS_INLINE: bool = false;
     type Options = ();
     type Purpose = ();
     type Arbiter = TableArbiter;

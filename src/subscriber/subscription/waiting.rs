@@ -21,7 +21,8 @@ impl Subscription {
             NoticesAsked::Asked => {
                 let is_mapped = matches!(self.source, Source::Mapped(_));
                 if let Some(source) = self.attachment.take_notices(&self.granted, is_mapped) {
-                    (self.notice_source, self.notices) = (source, NoticesAsked::Settled);
+                    self.set_notices(source);
+                    self.notices = NoticesAsked::Settled;
                 }
             }
             NoticesAsked::Settled => {}

@@ -68,11 +68,17 @@ impl World {
     }
 
     fn starting(seed: u64, start: LogStart) -> Self {
+        Self::trusting((seed, true), start)
+    }
+
+    /// A world whose subscriber takes inline records from multicast if it trusts what other subscribers could have sent.
+    fn trusting((seed, trusts_shared): (u64, bool), start: LogStart) -> Self {
         let geometry = LogGeometry::new(CAPACITY, LEN_MAX).unwrap();
         let memory = Arc::new(Region::allocate(geometry.region_len(), Protection::PeersRead).unwrap());
         let line = Geometry::from(geometry).static_header(EPOCH, topic_id(), 0);
         let writer = LogWriter::new(Arc::clone(&memory), geometry, &line);
-        let Ends { net, receiver, subscription, .. } = subscribe(seed, &memory, geometry.into());
+        let Ends { net, receiver, subscription, .. } =
+            subscribe((seed, trusts_shared), &memory, geometry.into());
         let subscriber = LogSubscriber::open(subscription, start).unwrap();
         let (forged, lapped, contradictions) = (None, 0, 0);
         let next = subscriber.next_sequence().get();
@@ -308,4 +314,28 @@ fn forged_records_before_the_start_are_not_contradicted() {
         let stats = world.subscriber.stats();
         assert_eq!((stats.received, stats.withdrawn), (3, 0));
     }
+}
+
+/// Peers that prove keys are told apart: what all subscribers of a topic can make is then a hint, and never a record.
+#[test]
+fn records_that_other_subscribers_can_forge_are_read_before_they_are_received() {
+    let mut untrusted = 0;
+    each_seed(300, |seed| {
+        let mut world = World::trusting((seed, false), LogStart::Earliest);
+        for _ in 0..6 {
+            (0..15).for_each(|_| world.step());
+            world.settle();
+            let (count, len) = (1 + world.net.random.below(3), world.net.random.index(LEN_MAX) + 1);
+            world.forge(count, len, None);
+            (0..9).for_each(|_| world.receive());
+            world.publish(count);
+            world.settle();
+            assert_eq!((world.next, world.forged), (world.newest() + 1, None));
+        }
+        let (stats, counts) = (world.subscriber.stats(), world.receiver.counts());
+        assert_eq!((world.contradictions, stats.contradicted, stats.withdrawn), (0, 0, 0));
+        assert_eq!((counts.contradicted, counts.inline_taken), (0, 0));
+        untrusted += counts.inline_untrusted;
+    });
+    assert!(untrusted > 0);
 }

@@ -1,9 +1,11 @@
 //! State topics.
 
 use super::*;
-use crate::layout::state::{SlotCheck, SlotHeader, StateGeometry, check_word, slot_len};
-use crate::repository::Writer as _;
-use crate::repository::state::{Committed, StateWriter};
+use crate::layout::state::StateGeometry;
+use crate::repository::state::StateReader;
+use crate::repository::state::{Committed, StateWriter, forgery};
+use crate::repository::{Finding, Reader as _, Writer as _};
+use crate::subscriber::{InlineValues, RenewableHandle as _};
 
 const SLOTS: u32 = 8;
 
@@ -13,6 +15,7 @@ struct World {
     net: Net,
     receiver: Arc<NoticeReceiver>,
     attached: Arc<Quiet>,
+    geometry: Geometry,
     subscriber: StateSubscriber<Raw>,
     /// The newest value received, and whether it was forged.
     last: (u64, bool),
@@ -25,30 +28,25 @@ fn payload(number: u64) -> Vec<u8> {
 
 /// The slot of a forged value, in separate memory.
 fn forged_slot(sequence: u64) -> (Region, ByteRange) {
-    let payload = [FORGED; 16];
-    let len = u32::try_from(payload.len()).unwrap();
-    let sequence = Sequence::new(sequence);
-    let header = SlotHeader { sequence, epoch: EPOCH.get(), payload_len: len, encoding: 3, published_ns: 5 };
-    let mut crc = SlotCheck::new(topic_id()).of_header(&header);
-    crc.update(&payload);
-    let mut words = header.emit().to_vec();
-    words.extend(payload.chunks(WORD).map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap())));
-    words.extend([check_word(crc.finish()), sequence.get()]);
-    assert_eq!(words.len() * WORD, slot_len(payload.len()));
-    let memory = Region::allocate(4096, Protection::PeersRead).unwrap();
-    words.iter().enumerate().for_each(|(index, word)| memory.store(index * WORD, *word));
-    (memory, ByteRange { offset: 0, len: words.len() * WORD })
+    forgery::slot(topic_id(), EPOCH, sequence, &[FORGED; 16])
 }
 
 impl World {
     fn new(seed: u64) -> Self {
+        Self::trusting(seed, true)
+    }
+
+    /// A world whose subscriber takes inline values from multicast if it trusts what other subscribers could have sent.
+    fn trusting(seed: u64, trusts_shared: bool) -> Self {
         let geometry = StateGeometry::new(SLOTS, LEN_MAX).unwrap();
         let memory = Arc::new(Region::allocate(geometry.region_len(), Protection::PeersRead).unwrap());
         let line = Geometry::from(geometry).static_header(EPOCH, topic_id(), 0);
         let writer = StateWriter::new(Arc::clone(&memory), geometry, &line);
-        let Ends { net, receiver, attached, subscription } = subscribe(seed, &memory, geometry.into());
+        let Ends { net, receiver, attached, subscription } =
+            subscribe((seed, trusts_shared), &memory, geometry.into());
         let subscriber = StateSubscriber::open(subscription, ()).unwrap();
-        Self { writer, net, receiver, attached, subscriber, last: (0, false), contradictions: 0 }
+        let (geometry, last, contradictions) = (geometry.into(), (0, false), 0);
+        Self { writer, net, receiver, attached, geometry, subscriber, last, contradictions }
     }
 
     fn newest(&self) -> u64 {
@@ -240,4 +238,90 @@ fn forged_hint_costs_one_read_and_hides_no_later_one() {
         (0..20).for_each(|_| _ = world.receive());
         assert_eq!(world.last, (number, false), "at once, and not by the timer, after {hint}");
     }
+}
+
+/// Peers that prove keys are told apart: what all subscribers of a topic can make is then a hint, and never a value.
+#[test]
+fn values_that_other_subscribers_can_forge_are_read_before_they_are_received() {
+    let mut untrusted = 0;
+    each_seed(300, |seed| {
+        let mut world = World::trusting(seed, false);
+        for _ in 0..8 {
+            (0..20).for_each(|_| world.step());
+            let sequence = world.newest() + 1 + world.net.random.below(3);
+            let (memory, range) = forged_slot(sequence);
+            world.net.forge([sequence, 0], Some(Inline { memory: &memory, range, records: 1 }));
+            for _ in 0..8 {
+                world.receive();
+                assert!(!world.last.1, "a forged value");
+            }
+            world.publish();
+            world.settle();
+            assert_eq!(world.last, (world.newest(), false));
+        }
+        let (stats, counts) = (world.subscriber.stats(), world.receiver.counts());
+        assert_eq!((world.contradictions, stats.contradicted, stats.withdrawn), (0, 0, 0));
+        assert_eq!((counts.contradicted, counts.inline_taken), (0, 0));
+        assert_eq!(world.subscriber.inline_values(), InlineValues::Unicast);
+        untrusted += counts.inline_untrusted;
+    });
+    assert!(untrusted > 0);
+}
+
+/// What the repository, or the grant, said last bounds what may come from a notice.
+#[test]
+fn inline_value_is_bounded_by_what_the_repository_said_last() {
+    let geometry = Geometry::from(StateGeometry::new(SLOTS, LEN_MAX).unwrap());
+    let granted = GrantedAt { newest: Sequence::new(500), after: Sequence::NONE };
+    let is_taken = |sequence: u64| {
+        let mut reader = StateReader::open(&geometry, (EPOCH, topic_id()), granted, ()).unwrap();
+        reader.expect_inline();
+        let (memory, range) = forged_slot(sequence);
+        let mut words = vec![0; range.len / WORD];
+        memory.copy_out(range.offset, &mut words);
+        matches!(reader.take_inline(&words, Sequence::new(sequence), 0), Finding::Taken(_))
+    };
+    for (sequence, expected) in [
+        (1, false),
+        (499, false),
+        (500, true),
+        (501, true),
+        (500 + limits::NOTICE_LEAD_MAX, true),
+        (501 + limits::NOTICE_LEAD_MAX, false),
+        (u64::MAX, false),
+    ] {
+        assert_eq!(is_taken(sequence), expected, "{sequence}");
+    }
+}
+
+/// A contradicted subscriber says so, goes back, and takes no more values from notices, also after it has attached again.
+#[test]
+fn contradicted_subscriber_shows_it_and_stays_careful() {
+    let mut world = quiet_world();
+    assert_eq!(world.subscriber.inline_values(), InlineValues::All);
+    let (memory, range) = forged_slot(6);
+    world.net.forge([6, 0], Some(Inline { memory: &memory, range, records: 1 }));
+    (0..5).for_each(|_| _ = world.receive());
+    assert_eq!((world.last, world.attached.contradicted()), ((6, true), 0));
+    world.settle();
+    assert_eq!((world.last, world.contradictions), ((4, false), 1));
+    assert_eq!(world.subscriber.inline_values(), InlineValues::Contradicted);
+    assert!(format!("{:?}", world.subscriber).contains("inline_values: Contradicted"));
+    assert_eq!((world.subscriber.stats().contradicted, world.attached.contradicted()), (1, 1));
+
+    // The next subscription, of the same memory.
+    let memory = Arc::clone(world.writer.region());
+    let Ends { net, receiver, attached, subscription } = subscribe((1, true), &memory, world.geometry);
+    world.subscriber.renew(StateSubscriber::open(subscription, ()).unwrap(), true);
+    (world.net, world.receiver, world.attached) = (net, receiver, attached);
+    (world.net.lose_permille, world.net.delay_ns_max) = (0, 0);
+    assert_eq!(world.subscriber.inline_values(), InlineValues::Contradicted);
+    for _ in 0..3 {
+        let (memory, range) = forged_slot(world.newest() + 1);
+        world.net.forge([world.newest() + 1, 0], Some(Inline { memory: &memory, range, records: 1 }));
+        world.publish();
+        world.settle();
+        assert_eq!((world.last, world.contradictions), ((world.newest(), false), 1));
+    }
+    assert_eq!((world.subscriber.stats().contradicted, world.attached.contradicted()), (1, 0));
 }

@@ -142,6 +142,7 @@ impl LogReader {
         let (told, found) = (self.last(), Sequence::new(mirror.load(HOT_SEQUENCE)));
         let withdrawn = self.next.get().saturating_sub(sequence.get());
         self.counts.withdrawn = self.counts.withdrawn.saturating_add(withdrawn);
+        self.counts.contradicted += 1;
         (self.unproven.is_off, self.unproven.doubted) = (true, None);
         self.unproven.words.clear();
         self.next = sequence;

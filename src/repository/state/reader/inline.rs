@@ -16,14 +16,16 @@ use crate::repository::reader::HOT_LINE;
 use crate::repository::{Fetch, ReadFailure, Reader as _, Taken};
 
 impl StateReader {
-    /// Takes the slot of this sequence from a notice, and checks it as if fetched. Does nothing if it is not
-    /// newer than the last value, not whole, or too far ahead of the repository to be plausible: see
-    /// [`limits::NOTICE_LEAD_MAX`].
+    /// Takes the slot of this sequence from a notice, and checks it as if fetched. Does nothing if it is not newer than the last value, not
+    /// whole, or impossible after what the repository said last: older than that, or too far ahead of it (see
+    /// [`limits::NOTICE_LEAD_MAX`]).
     pub(super) fn take_slot(&mut self, slot: &[u64], sequence: Sequence) -> Option<Taken> {
         let is_first = !self.is_unproven();
         let proven = if is_first { self.last } else { self.unproven.proven };
-        let lead = sequence.get().saturating_sub(proven.get());
-        if self.unproven.is_off || sequence <= self.last || lead > limits::NOTICE_LEAD_MAX {
+        let said = self.said.max(proven);
+        let lead = sequence.get().saturating_sub(said.get());
+        let is_possible = sequence > self.last && sequence >= self.said && lead <= limits::NOTICE_LEAD_MAX;
+        if self.unproven.is_off || !is_possible {
             return None;
         }
         let len = SlotHeader::payload_len(*slot.get(SLOT_SIZES / WORD)?) as usize;
@@ -102,6 +104,7 @@ impl StateReader {
         let UnprovenValue { proven, received, conflated, .. } = self.unproven;
         let told = std::mem::replace(&mut self.last, proven);
         self.counts.withdrawn += self.counts.received - received;
+        self.counts.contradicted += 1;
         self.unproven.slot.clear();
         self.unproven.is_off = true;
         self.counts.conflated = conflated;

@@ -93,8 +93,8 @@ struct LinkState {
     ending: bool,
     /// Why the session is over.
     failure: Option<ControlError>,
-    /// The connection was dropped.
-    is_hung_up: bool,
+    /// When the connection is dropped, ns: some time after the failure. 0 once that was done.
+    hang_up_ns: Option<u64>,
     /// Why it could not begin.
     unreachable: Option<FabricError>,
     buffer: Vec<u8>,
@@ -217,7 +217,7 @@ impl Link {
                 total: SubscriberCounts::default(),
                 ending: false,
                 failure: None,
-                is_hung_up: false,
+                hang_up_ns: None,
                 unreachable: None,
                 buffer: vec![0; limits::CONTROL_MESSAGE_LEN_MAX],
             }),
@@ -333,11 +333,11 @@ impl Link {
             state.unused_since_ns = None;
         }
         state.flush();
-        state.hang_up(&self.handle, now_ns);
+        let hang_up_ns = state.hang_up(&self.handle, now_ns);
         match (&state.failure, is_unused) {
             (Some(_), true) => LinkTurn::Over,
             // The connection to a dead peer stays readable.
-            (Some(_), false) => LinkTurn::Rests { due_ns: None },
+            (Some(_), false) => LinkTurn::Rests { due_ns: hang_up_ns },
             (None, _) if state.outbox.is_empty() => {
                 LinkTurn::GoesOn { due_ns: state.deadline_ns(self.timeout_ns) }
             }

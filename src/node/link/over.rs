@@ -8,6 +8,10 @@ use crate::fabric::{
     Capabilities, Connection, Datagrams, FabricError, PeerAddress, Prepared, Received, Registration, Sent,
 };
 
+/// How long a session that is over keeps its connection, nanoseconds: the last writes of an unreliable one may still arrive, since
+/// the end came another way.
+const HANG_UP_NS: u64 = 500_000_000;
+
 /// In place of the connection of a session that is over.
 #[derive(Debug)]
 struct Over {
@@ -49,18 +53,22 @@ impl Connection for Over {
 }
 
 impl LinkState {
-    /// Drops the connection once the session is over and nothing is left to be sent: a program may keep a subscription that has ended, or
-    /// seek its publisher, for as long as it likes, and a device that was removed is released only when nothing uses it any more.
-    pub(super) fn hang_up(&mut self, handle: &OwnedFd, now_ns: u64) {
-        if self.failure.is_none() || self.is_hung_up || !self.outbox.is_empty() {
-            return;
+    /// Drops the connection some time after the end of the session: a program may keep a subscription that has ended, or seek its
+    /// publisher, for as long as it likes, and a device that was removed is released only when nothing uses it any more. Returns when
+    /// it is due.
+    pub(super) fn hang_up(&mut self, handle: &OwnedFd, now_ns: u64) -> Option<u64> {
+        self.failure.as_ref()?;
+        let due_ns = *self.hang_up_ns.get_or_insert(now_ns.saturating_add(HANG_UP_NS));
+        if due_ns == 0 || now_ns < due_ns {
+            return Some(due_ns).filter(|due_ns| *due_ns > 0);
         }
+        self.hang_up_ns = Some(0);
         // Without a descriptor it keeps those of the connection.
-        let Ok(handle) = handle.try_clone() else { return };
+        let handle = handle.try_clone().ok()?;
         let (capabilities, peer_address) = (self.connection.capabilities(), self.connection.peer_address());
         self.connection = Box::new(Over { capabilities, peer_address, handle });
         self.arrivals = None;
         self.membership.take().into_iter().for_each(|membership| membership.close(now_ns));
-        self.is_hung_up = true;
+        None
     }
 }

@@ -223,31 +223,39 @@ pub(crate) struct TracingSink;
 
 impl EventSink for TracingSink {
     fn event(&self, event: &Event) {
-        match event {
-            Event::PeerRejected { .. }
-            | Event::Refused { .. }
-            | Event::Hung { .. }
-            | Event::NoticesUnavailable { .. }
-            | Event::ClockSet { .. }
-            | Event::LetGo { .. }
-            | Event::Overtaken { .. }
-            | Event::SubscriberLetGo { .. }
-            | Event::SubscriberOvertaken { .. }
-            | Event::Revoked { .. }
-            | Event::Contradicted { .. }
-            | Event::SubscriberRevoked { .. }
-            | Event::NotListening { .. }
-            | Event::Trouble { .. } => {
+        event.log();
+    }
+}
+
+impl Event {
+    /// Writes it as a `tracing` record with the target `fabricast`, as a node does that has no other sink, with a level by its kind.
+    pub fn log(&self) {
+        let event = self;
+        match self {
+            Self::PeerRejected { .. }
+            | Self::Refused { .. }
+            | Self::Hung { .. }
+            | Self::NoticesUnavailable { .. }
+            | Self::ClockSet { .. }
+            | Self::LetGo { .. }
+            | Self::Overtaken { .. }
+            | Self::SubscriberLetGo { .. }
+            | Self::SubscriberOvertaken { .. }
+            | Self::Revoked { .. }
+            | Self::Contradicted { .. }
+            | Self::SubscriberRevoked { .. }
+            | Self::NotListening { .. }
+            | Self::Trouble { .. } => {
                 tracing::warn!(target: "fabricast", ?event);
             }
-            Event::NodeFailed { .. } => tracing::error!(target: "fabricast", ?event),
-            Event::SessionClosed { orderly: false, .. }
-            | Event::Reconnected { .. }
-            | Event::Lost { .. }
-            | Event::Recovered { .. }
-            | Event::ListensAgain { .. }
-            | Event::Resumed { .. }
-            | Event::Restarted { .. } => tracing::info!(target: "fabricast", ?event),
+            Self::NodeFailed { .. } => tracing::error!(target: "fabricast", ?event),
+            Self::SessionClosed { orderly: false, .. }
+            | Self::Reconnected { .. }
+            | Self::Lost { .. }
+            | Self::Recovered { .. }
+            | Self::ListensAgain { .. }
+            | Self::Resumed { .. }
+            | Self::Restarted { .. } => tracing::info!(target: "fabricast", ?event),
             _ => tracing::debug!(target: "fabricast", ?event),
         }
     }

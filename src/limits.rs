@@ -98,6 +98,8 @@ pub(crate) const LINE_DAMAGED_MAX: usize = 64;
 pub(crate) const SEEK_PAUSE_MAX_NS: [u64; 2] = [60_000_000, 250_000_000];
 /// The same for an address on another host.
 pub(crate) const SEEK_FAR_PAUSE_MAX_NS: [u64; 2] = [200_000_000, 2_000_000_000];
+/// The longest pause before another attempt at a node that does not admit this one, nanoseconds.
+pub(crate) const SEEK_DENIED_PAUSE_NS: u64 = 1_000_000_000;
 /// How long a publisher is sought often, nanoseconds.
 pub(crate) const SEEK_SOON_NS: u64 = 10_000_000_000;
 

@@ -4,6 +4,7 @@
 mod tests;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -215,6 +216,18 @@ impl Known {
     fn waits_until(&self, now_ns: u64) -> Option<u64> {
         let until_ns = self.earned_ns.saturating_sub(AHEAD_NS);
         (until_ns > now_ns).then_some(until_ns)
+    }
+}
+
+impl fmt::Display for PeerId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Process { user, process: 0 } => {
+                write!(out, "a process of user {user} in another container")
+            }
+            Self::Process { user, process } => write!(out, "process {process} of user {user}"),
+            Self::Host(address) => write!(out, "{address}"),
+        }
     }
 }
 

@@ -60,7 +60,7 @@ struct ReadKeys {
     keys: Arc<Keys>,
     version: Option<FileVersion>,
     /// The version of the file that could not be used, so that it is reported once.
-    refused: Option<FileVersion>,
+    refused: Option<Option<FileVersion>>,
 }
 
 /// Shows whether a file is the one that was read.
@@ -150,9 +150,10 @@ impl Keyring {
         let error = self.reload().err();
         let mut last = self.inner.read.lock();
         let found = self.inner.path.as_deref().and_then(|path| version_at(path).ok().flatten());
-        let is_new = error.is_some() && (found.is_none() || found != last.refused);
+        // `None` stands for a file that is not there.
+        let is_new = error.is_some() && last.refused != Some(found);
         if error.is_some() {
-            last.refused = found;
+            last.refused = Some(found);
         }
         (Arc::clone(&last.keys), error.filter(|_| is_new))
     }

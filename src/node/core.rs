@@ -155,7 +155,8 @@ impl NodeCore {
     pub(super) fn keys(&self, keyring: &Keyring) -> Arc<Keys> {
         let (keys, error) = keyring.current();
         if let Some(error) = error {
-            let what = format!("{}: the previous keys stay in force", ErrorChain(&error));
+            let what =
+                format!("{}: the previous keys stay in force, and nobody is revoked", ErrorChain(&error));
             self.tell(&Event::Trouble { what });
         }
         keys

@@ -567,13 +567,6 @@ impl LinkState {
         }
     }
 
-    /// Ends an unused session with a node that hangs, without waiting for its answers: as long as the connection is there, that node could
-    /// write to landing regions, whenever it runs again and whoever publishes the topics by then.
-    fn part(&mut self, now_ns: u64) {
-        self.end(now_ns);
-        self.fail(ControlError::Closed { state: "left while the publisher's node hung" });
-    }
-
     fn fail(&mut self, error: ControlError) {
         self.pulse.end();
         if self.failure.is_none() {

@@ -415,10 +415,12 @@ impl<O: Reopen> Sought for Wanted<O> {
             }
             Err(error) => {
                 search.lose(node.core(), self.opening.target(), u64::MAX);
+                let is_denied =
+                    matches!(&error, SubscriberError::Session { source, .. } if source.denies_access());
                 if !std::mem::replace(&mut self.has_reported, true) {
                     search.keep(Err(error), &mut search.suspicion.lock());
                 }
-                Attempt::Refused
+                if is_denied { Attempt::Denied } else { Attempt::Refused }
             }
         }
     }

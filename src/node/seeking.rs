@@ -30,6 +30,8 @@ pub(super) enum Attempt {
     Refused,
     /// Its node was not reached: others at that address would not be either.
     Unreached,
+    /// Its node does not admit this one: others at that address would be refused, too, until keys were changed.
+    Denied,
 }
 
 /// The subscriptions that a node seeks.
@@ -154,7 +156,7 @@ impl Seeking {
             place.is_busy = true;
             (place.address.clone(), std::mem::take(&mut place.sought))
         };
-        let (mut left, mut has_found, mut unreached) = (Vec::new(), false, None);
+        let (mut left, mut has_found, mut unreached, mut is_denied) = (Vec::new(), false, None, false);
         for mut one in sought {
             if unreached.is_some() {
                 left.push(one);
@@ -164,16 +166,22 @@ impl Seeking {
                 Attempt::Done => has_found = true,
                 Attempt::Refused => left.push(one),
                 Attempt::Unreached => unreached = Some(one),
+                Attempt::Denied => (unreached, is_denied) = (Some(one), true),
             }
         }
         // Last: it may be the only one that is not answered in time, and the others must have their turn.
         left.extend(unreached);
-        self.put_back(&address, left, has_found);
+        self.put_back(&address, left, (has_found, is_denied));
         SeekStep::Turn
     }
 
     /// Leaves an address with those that were not found, until the next attempts are due.
-    fn put_back(&self, address: &Address, mut left: Vec<Box<dyn Sought>>, has_found: bool) {
+    fn put_back(
+        &self,
+        address: &Address,
+        mut left: Vec<Box<dyn Sought>>,
+        (has_found, is_denied): (bool, bool),
+    ) {
         let now_ns = self.clock.monotonic_ns();
         let mut state = self.state.lock();
         let random = state.draw();
@@ -191,6 +199,9 @@ impl Seeking {
         let [soon_ns, later_ns] =
             if place.address.is_local() { limits::SEEK_PAUSE_MAX_NS } else { limits::SEEK_FAR_PAUSE_MAX_NS };
         let is_soon = now_ns.saturating_sub(place.since_ns) < limits::SEEK_SOON_NS;
+        if is_denied {
+            place.pause_ns = limits::SEEK_DENIED_PAUSE_NS;
+        }
         let half_ns = place.pause_ns / 2;
         let pause_ns = if has_new { 0 } else { half_ns + random % (half_ns + 1) };
         (place.sought, place.is_busy, place.due_ns) = (left, false, now_ns.saturating_add(pause_ns));

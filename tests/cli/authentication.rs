@@ -54,6 +54,14 @@ fn keys_are_made_and_bad_key_files_are_refused() {
     assert_ne!(made, new_key(&place, &["engine", "--rights", "read,publish", "--topics", "a,b"]));
     place.run(&["key", "a:b"]).assert_failure(2, &["the name must have"]);
     place.run(&["key", "k", "--topics", "../x"]).assert_failure(2, &["topics"]);
+    for name in ["a b", "", "#x"] {
+        place.run(&["key", name]).assert_failure(2, &[&format!("{name:?} is not a name of a key")]);
+    }
+    place.run(&["key", "k", "--topics", "a b"]).assert_failure(2, &["\"a b\" are not topics"]);
+    let bad = key_file(&place, "bad", &["k read md secret\n".to_owned()]);
+    let ended = place.run(&["get", "shm:quotes/md", "--key-file", &bad]);
+    ended.assert_failure(7, &[&format!("{bad}: line 1 of the keyring: the secret must be")]);
+    assert_eq!(ended.error.matches("the secret must be").count(), 1, "{ended:?}");
 
     let path = key_file(&place, "keys", &[made]);
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();

@@ -53,6 +53,10 @@ fn command_whose_key_is_removed_says_so_and_goes_on_or_exits() {
         "{ended:?}"
     );
 
+    // A file that cannot be used revokes nobody, and its publisher says so once.
+    replace(&server, "");
+    assert!(publisher.error_line().contains("the previous keys stay in force, and nobody is revoked"));
+
     // Its key is there again.
     replace(&server, &(removed + &kept));
     publisher.write("two");

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::path::Path;
 
 #[cfg(feature = "verbs")]
 use fabricast::VerbsError;
@@ -169,9 +170,17 @@ impl From<&SubscriberError> for Failure {
     }
 }
 
-impl From<KeyringError> for Failure {
-    fn from(error: KeyringError) -> Self {
-        Self::of(Exit::Local, &error)
+impl Failure {
+    /// A failure of a key file.
+    pub(crate) fn of_keyring(path: &Path, error: &KeyringError) -> Self {
+        use KeyringError::{Empty, Line, NotText, TooLong};
+        match error {
+            // Its sentence has that of its cause.
+            Line { .. } | Empty | NotText | TooLong => {
+                Self::new(Exit::Local, format!("{}: {error}", path.display()))
+            }
+            _ => Self::of(Exit::Local, error),
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use clap::{Args, ValueEnum};
-use fabricast::Keyring;
+use fabricast::{KeyLineError, Keyring, KeyringError};
 
 use super::failure::{Exit, Failure};
 
@@ -50,8 +50,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<Exit, Failure> {
     };
     let secret = Keyring::new_secret();
     let secret = secret.map_err(|error| Failure::new(Exit::Local, format!("no random numbers: {error}")))?;
+    let is_field =
+        |text: &str| !text.is_empty() && !text.contains(|it: char| it.is_whitespace() || it == '#');
+    if !is_field(name) {
+        return Err(Failure::usage(format!("{name:?} is not a name of a key: {}", KeyLineError::Name)));
+    }
+    if !is_field(topics) {
+        return Err(Failure::usage(format!("{topics:?} are not topics: {}", KeyLineError::Topics)));
+    }
     let line = format!("{name} {rights} {topics} {secret}");
-    Keyring::from_text(&line).map_err(Failure::usage)?;
+    Keyring::from_text(&line).map_err(|error| match error {
+        KeyringError::Line { source, .. } => Failure::usage(source),
+        error => Failure::usage(error),
+    })?;
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}")?;
     out.flush()?;

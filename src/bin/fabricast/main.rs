@@ -26,6 +26,7 @@ mod subscribers;
 mod subscription;
 mod tail;
 mod timestamps;
+mod told;
 mod units;
 mod value;
 mod watch;

@@ -17,6 +17,7 @@ use super::failure::{Exit, Failure};
 use super::lines::FollowedLines;
 use super::pulses::Pulses;
 use super::source::Source;
+use super::told::Told;
 use super::units::duration;
 
 /// How long a node may take to answer before it counts as hung.
@@ -266,7 +267,7 @@ impl Setting {
         rdma: Option<&Address>,
         limits: PeerLimits,
     ) -> Result<Node, Failure> {
-        let mut builder = self.builder(Some(name))?.peer_limits(limits);
+        let mut builder = self.builder(Some(name))?.peer_limits(limits).events(Arc::new(Told));
         if let Some(address) = rdma {
             builder = builder.rdma(&address.to_string()).map_err(Failure::usage)?;
         }
@@ -318,7 +319,7 @@ impl Setting {
             builder = builder.runtime_dir(path);
         }
         if let Some(path) = &self.key_file {
-            builder = builder.keys(Keyring::open(path)?);
+            builder = builder.keys(Keyring::open(path).map_err(|error| Failure::of_keyring(path, &error))?);
         }
         if self.insecure {
             builder = builder.insecure();

@@ -1,10 +1,10 @@
-//! What a session does to notice that its peer's node hangs.
+//! What a session does to notice that its peer's node hangs, and where nothing is attached then.
 
 use std::sync::Arc;
 
 use super::pulse::{Heart, Pulse};
 use super::{LinkAttachment, LinkState, Ticket};
-use crate::control::TopicEntry;
+use crate::control::{ControlError, TopicEntry};
 use crate::event::Event;
 use crate::id::{Delivery, TopicName};
 use crate::layout::header::BODY_OFFSET;
@@ -78,5 +78,12 @@ impl LinkState {
         let identity = self.peer.as_ref()?;
         let (peer, process) = (identity.node.clone(), identity.process);
         Some(if *is_hung { Event::Hung { peer, process } } else { Event::Recovered { peer, process } })
+    }
+
+    /// Ends an unused session with a node that hangs, without waiting for its answers: as long as the connection is there, that node could
+    /// write to landing regions, whenever it runs again and whoever publishes the topics by then.
+    pub(super) fn part(&mut self, now_ns: u64) {
+        self.end(now_ns);
+        self.fail(ControlError::Closed { state: "left while the publisher's node hung" });
     }
 }

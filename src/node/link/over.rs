@@ -58,7 +58,7 @@ impl LinkState {
     /// it is due.
     pub(super) fn hang_up(&mut self, handle: &OwnedFd, now_ns: u64) -> Option<u64> {
         self.failure.as_ref()?;
-        let due_ns = *self.hang_up_ns.get_or_insert(now_ns.saturating_add(HANG_UP_NS));
+        let due_ns = *self.hang_up_ns.get_or_insert_with(|| now_ns.saturating_add(HANG_UP_NS));
         if due_ns == 0 || now_ns < due_ns {
             return Some(due_ns).filter(|due_ns| *due_ns > 0);
         }

@@ -40,7 +40,12 @@ impl Served {
         if let Err(error) = result
             && !is_innocent
         {
-            core.tell(&Event::PeerRejected { reason: error.to_string() });
+            let place = self.connection.place().ok().flatten();
+            let reason = match place.map(|place| place.peer().to_string()) {
+                Some(whose) => format!("{whose}: {error}"),
+                None => error.to_string(),
+            };
+            core.tell(&Event::PeerRejected { reason });
         }
         if let Some(peer) = peer {
             core.tell(&Event::SessionClosed { peer, orderly });

@@ -326,11 +326,11 @@ fn a_staged_record_is_received_like_an_appended_one() {
 /// The header of a damaged record still says where the next one is.
 #[test]
 fn several_damaged_records_in_a_row_cost_only_themselves() {
-    for (first, count) in [(3, 1), (3, 2), (3, 5), (2, 9)] {
+    for (first, count) in [(3_u8, 1_u8), (3, 2), (3, 5), (2, 9)] {
         let mut pair = Pair::new(1 << 14, 40);
         assert_eq!(pair.take(), None);
         let places: Vec<[u64; 2]> = (1..=12).map(|number| pair.publish(&[number; 40])).collect();
-        for [from, _] in &places[first - 1..first - 1 + count] {
+        for [from, _] in places.iter().skip(usize::from(first) - 1).take(count.into()) {
             let offset = pair.writer.geometry().offset(*from) + HEADER_LEN;
             pair.writer.region().store(offset, 0);
         }
@@ -339,10 +339,10 @@ fn several_damaged_records_in_a_row_cost_only_themselves() {
         for number in (1..first).chain(last + 1..=12) {
             if number == last + 1 {
                 let Some(Err(lost)) = pair.take() else { panic!("{count} from {first}") };
-                assert_eq!((lost.first.get(), lost.count), (first as u64, count as u64));
+                assert_eq!((lost.first.get(), lost.count), (first.into(), count.into()));
                 assert_eq!(lost.reason, LossReason::Damaged);
             }
-            assert_eq!(pair.take(), Some(Ok(vec![number as u8; 40])));
+            assert_eq!(pair.take(), Some(Ok(vec![number; 40])));
         }
         assert_eq!(pair.take(), None);
         assert!(!pair.reader.ends_damaged());
@@ -351,24 +351,24 @@ fn several_damaged_records_in_a_row_cost_only_themselves() {
 
 #[test]
 fn records_that_are_damaged_at_the_end_of_a_topic_are_not_cut_off() {
-    for damaged in 0..3 {
+    for damaged in 0..3_u8 {
         let mut pair = Pair::new(1 << 14, 40);
         assert_eq!(pair.take(), None);
         let places: Vec<[u64; 2]> = (1..=5).map(|number| pair.publish(&[number; 40])).collect();
-        for [from, _] in &places[5 - damaged..] {
+        for [from, _] in places.iter().skip(5 - usize::from(damaged)) {
             pair.writer.region().store(pair.writer.geometry().offset(*from) + HEADER_LEN, 0);
         }
         pair.reader.look_closely();
         for number in 1..=5 - damaged {
-            assert_eq!(pair.take(), Some(Ok(vec![number as u8; 40])));
+            assert_eq!(pair.take(), Some(Ok(vec![number; 40])));
         }
         assert_eq!(pair.take(), None);
         assert_eq!(pair.reader.ends_damaged(), damaged > 0);
         // Of eight, the last three were never there.
         let given_up = pair.reader.give_up(Sequence::new(8)).map(|(first, count)| (first.get(), count));
-        assert_eq!(given_up, Some((6 - damaged as u64, 3 + damaged as u64)));
+        assert_eq!(given_up, Some((6 - u64::from(damaged), 3 + u64::from(damaged))));
         let counts = pair.reader.counts();
-        let expected = if damaged > 0 { (3 + damaged as u64, 0) } else { (0, 3) };
+        let expected = if damaged > 0 { (3 + u64::from(damaged), 0) } else { (0, 3) };
         assert_eq!((counts.rejected, counts.cut_off), expected);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fabricast::{Delivery, Directory, Error, Node, PeerLimits, Raw, RefuseReason};
+use fabricast::{Delivery, Directory, Error, Node, PeerLimits, Raw, RefuseReason, SubscriberError};
 use parking_lot::Mutex;
 use rustix::process::{Resource, Rlimit, setrlimit};
 
@@ -54,12 +54,21 @@ fn be_victim(role: &Role) {
     let node = builder.open().expect("a node");
     let open = |topic: &str| node.state_publisher::<Raw>(topic).payload_len_max(LEN_MAX).open();
     let mut publisher = open("t").expect("a topic");
-    let mut others = Vec::new();
+    let _log = node.log_publisher::<Raw>("log").open().expect("a topic");
+    let (mut others, mut files) = (Vec::new(), Vec::new());
     role.say("ready");
     loop {
         let command = role.command();
         match command.as_str() {
             "publish" => role.say(publisher.publish(b"value").expect("it fits")),
+            "exhaust" => {
+                files.extend(std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()));
+                role.say(files.len());
+            }
+            "release" => {
+                files.clear();
+                role.say("released");
+            }
             "places" => role.say(node.peer_limits().shm_sessions),
             "open" => {
                 let opened = open(&format!("other/{}", others.len()));
@@ -264,6 +273,25 @@ fn node_with_a_crowd_at_its_door_opens_topics() {
     let files = victim.peer.holdings().files;
     println!("20 topics are open beside {places} places for sessions, with {files} of {FILES} descriptors");
     crowds.iter_mut().for_each(|crowd| _ = crowd.ask("stop"));
+}
+
+/// What it lacks itself is no fault of its peers, who may try again.
+#[test]
+fn node_that_is_short_of_files_says_so() {
+    let _alone = CROWDS.lock();
+    let mut victim = Victim::with_files(64);
+    let node = Node::builder().runtime_dir(victim.dir.path()).open().expect("a node");
+    let open = || node.log_subscriber::<Raw>("shm:victim/log").progress().timeout(PATIENCE).open();
+    let first = open().expect("a session");
+    assert!(victim.peer.ask_number("exhaust") > 0);
+    let refused = open().expect_err("there is no descriptor for its progress");
+    assert!(
+        matches!(refused, SubscriberError::Refused { reason: RefuseReason::Shortage, .. }),
+        "{refused:?}"
+    );
+    assert!(refused.is_transient() && refused.to_string().contains("short of open files"), "{refused}");
+    assert_eq!(victim.peer.ask("release"), "released");
+    drop((open().expect("another try succeeds"), first));
 }
 
 #[test]

@@ -264,6 +264,8 @@ pub enum RefuseReason {
     TopicEnded,
     /// The topic's publisher does not permit subscribers that hold it up or are disconnected when they are slow.
     GatingNotPermitted,
+    /// The node's process is short of a resource: open files, memory.
+    Shortage,
     /// The peers share no version of the protocol.
     VersionUnsupported,
     /// A message could not be decoded.
@@ -285,7 +287,7 @@ pub enum RefuseReason {
 }
 
 /// The reasons that this version knows, each with its number in messages, which never changes, and its sentence.
-const KNOWN: [(RefuseReason, u16, &str); 18] = [
+const KNOWN: [(RefuseReason, u16, &str); 19] = [
     (RefuseReason::NoSuchTopic, 1, "it has no such topic"),
     (RefuseReason::SchemaMismatch, 2, "the topic's values have another type"),
     (RefuseReason::DeliveryUnsupported, 3, "the topic does not offer this delivery"),
@@ -296,6 +298,7 @@ const KNOWN: [(RefuseReason, u16, &str); 18] = [
     (RefuseReason::TooManyAttachments, 8, "the session has reached its limit of attachments"),
     (RefuseReason::TopicEnded, 9, "the topic has ended"),
     (RefuseReason::GatingNotPermitted, 10, "the topic's publisher does not wait for subscribers"),
+    (RefuseReason::Shortage, 11, "its process is short of open files or memory"),
     (RefuseReason::VersionUnsupported, 32, "its protocol version differs"),
     (RefuseReason::Malformed, 33, "it could not decode a message"),
     (RefuseReason::Unexpected, 34, "a message was out of turn"),
@@ -323,8 +326,8 @@ impl RefuseReason {
     /// Returns whether the peer may grant the same request later.
     pub(crate) fn is_transient(self) -> bool {
         use RefuseReason::{
-            HelloDeadline, Idle, NoSuchTopic, NobodyWaits, ShuttingDown, TooManyAttachments, TooManySessions,
-            TooManySubscribers, TopicEnded,
+            HelloDeadline, Idle, NoSuchTopic, NobodyWaits, Shortage, ShuttingDown, TooManyAttachments,
+            TooManySessions, TooManySubscribers, TopicEnded,
         };
         matches!(
             self,
@@ -335,6 +338,7 @@ impl RefuseReason {
                 | TooManyAttachments
                 | TooManySessions
                 | HelloDeadline
+                | Shortage
                 | Idle
                 | NobodyWaits
         )
@@ -428,7 +432,8 @@ mod tests {
             RefuseReason::ShuttingDown => Some(RefuseReason::TooManyAttachments),
             RefuseReason::TooManyAttachments => Some(RefuseReason::TopicEnded),
             RefuseReason::TopicEnded => Some(RefuseReason::GatingNotPermitted),
-            RefuseReason::GatingNotPermitted => Some(RefuseReason::VersionUnsupported),
+            RefuseReason::GatingNotPermitted => Some(RefuseReason::Shortage),
+            RefuseReason::Shortage => Some(RefuseReason::VersionUnsupported),
             RefuseReason::VersionUnsupported => Some(RefuseReason::Malformed),
             RefuseReason::Malformed => Some(RefuseReason::Unexpected),
             RefuseReason::Unexpected => Some(RefuseReason::TooManySessions),

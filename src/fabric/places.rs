@@ -79,8 +79,8 @@ pub enum NoPlace {
     Haste,
     /// So many of the places for this host are taken that the others are for peers with fewer.
     #[error(
-        "of its {max} places for sessions on its host, those that are left are for processes with fewer: end some, or raise \
-         PeerLimits::shm_sessions there (`fabricast pub --sessions`), and its limit of open files (ulimit -n)"
+        "of its {max} places for sessions on its host, those that are left are for other users, or for processes with fewer: end some, or \
+         raise PeerLimits::shm_sessions there (`fabricast pub --sessions`), and its limit of open files (ulimit -n)"
     )]
     Shm {
         /// All places.

@@ -70,6 +70,23 @@ fn what_is_no_progress_slot_is_refused_and_holds_nobody_up() {
 }
 
 #[test]
+fn progress_beyond_the_newest_record_is_not_believed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node =
+        Node::builder().name("victim").expect("a name").runtime_dir(dir.path()).open().expect("a node");
+    let mut publisher = publisher(&node, "t", Some(Gating::new()));
+    publish(&mut publisher);
+    let sealed = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
+    let peer = RawPeer::greeted(dir.path(), "victim");
+    let slot = raw::filled_file(&[0xFF; 4096], sealed);
+    peer.send_with(&attach(1, "t"), &[slot.as_fd()]);
+    assert_eq!(peer.receive().expect("an answer").kind, raw::GRANTED);
+    let listed = node.subscribers("shm:victim/t").expect("an answer");
+    let progress = listed.subscribers[0].progress.as_ref().expect("it reports its progress");
+    assert_eq!((progress.last, progress.lag), (publisher.newest(), 0));
+}
+
+#[test]
 fn peer_that_is_not_permitted_to_gate_does_not() {
     let dir = tempfile::tempdir().expect("a directory");
     let node =

@@ -194,11 +194,10 @@ impl TopicSubscribers {
     pub(crate) fn page(&self, newest: Sequence) -> SubscriberPage {
         let all: Vec<_> = self.all.lock().values().cloned().collect();
         let count = u32::try_from(all.len()).unwrap_or(u32::MAX);
-        let mut entries: Vec<_> = all.iter().map(|subscriber| subscriber.entry()).collect();
-        let newest = newest.get();
+        let mut entries: Vec<_> = all.iter().map(|subscriber| subscriber.entry(newest)).collect();
         // Those that report nothing come last.
-        entries.sort_by_key(|entry| entry.progress.map_or(u64::MAX, |progress| progress.last.min(newest)));
-        SubscriberPage { newest, count, entries: SubscriberEntries::cut(entries) }
+        entries.sort_by_key(|entry| entry.progress.map_or(u64::MAX, |progress| progress.last));
+        SubscriberPage { newest: newest.get(), count, entries: SubscriberEntries::cut(entries) }
     }
 
     fn change(&self) {
@@ -288,7 +287,7 @@ impl TopicSubscriber {
         self.reported.as_ref().map_or(0, |reported| reported.lag(newest))
     }
 
-    fn entry(&self) -> SubscriberEntry {
+    fn entry(&self, newest: Sequence) -> SubscriberEntry {
         let Self { node, process, delivery, reported } = self;
         let is_gating = self.standing() == Some(Standing::Gating);
         let progress = reported.as_ref().map(|reported| {
@@ -296,7 +295,8 @@ impl TopicSubscriber {
             ProgressEntry {
                 policy: reported.policy,
                 is_gating,
-                last: progress.last,
+                // Whatever it says, it cannot have more.
+                last: progress.last.min(newest.get()),
                 received: progress.received,
                 lost: progress.lost,
                 retries: progress.retries,

@@ -380,10 +380,15 @@ pub(crate) fn memory_file(len: u64, seals: SealFlags) -> OwnedFd {
 
 /// A memory file of this length with these seals, all of whose pages are present.
 pub(crate) fn full_file(len: u64, seals: SealFlags) -> OwnedFd {
+    filled_file(&vec![0; usize::try_from(len).expect("a length")], seals)
+}
+
+/// A memory file with this content and these seals.
+pub(crate) fn filled_file(content: &[u8], seals: SealFlags) -> OwnedFd {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = rustix::fs::memfd_create(c"hostile", flags).expect("a memory file");
     let mut bytes = std::fs::File::from(file);
-    bytes.write_all(&vec![0; usize::try_from(len).expect("a length")]).expect("memory");
+    bytes.write_all(content).expect("memory");
     rustix::fs::fcntl_add_seals(&bytes, seals).expect("seals");
     bytes.into()
 }

@@ -61,6 +61,21 @@ fn publish(node: &Node) -> StatePublisher<u64> {
     publisher
 }
 
+/// What only the directory's mode kept others from stays closed to them.
+#[test]
+fn directory_with_other_files_is_not_opened_to_a_group() {
+    let Some(place) = Place::new("shm-group-other-files") else { return };
+    fs::create_dir(place.dir()).expect("a directory");
+    fs::set_permissions(place.dir(), fs::Permissions::from_mode(0o700)).expect("its mode");
+    fs::write(place.dir().join("bus"), b"").expect("a file");
+    let refused = place.builder("quotes").shm_group(GROUP).open().expect_err("it holds another file");
+    assert!(chain(&refused).contains("it holds other files"), "{refused}");
+    assert_eq!(fs::metadata(place.dir()).expect("it is there").mode() & 0o777, 0o700);
+    fs::remove_file(place.dir().join("bus")).expect("a file");
+    place.builder("quotes").shm_group(GROUP).open().expect("it is empty");
+    assert_eq!(fs::metadata(place.dir()).expect("it is there").mode() & 0o777, 0o750);
+}
+
 /// Entry point of the processes that tests start.
 #[test]
 #[ignore = "a process of another user"]

@@ -59,8 +59,10 @@ struct KeyringInner {
 struct ReadKeys {
     keys: Arc<Keys>,
     version: Option<FileVersion>,
-    /// The version of the file that could not be used, so that it is reported once.
-    refused: Option<Option<FileVersion>>,
+    /// The version of the file that could not be used, so that it is read once; `None` inside stands for a file that is not there.
+    unusable: Option<Option<FileVersion>>,
+    /// Why, until it is reported.
+    trouble: Option<KeyringError>,
 }
 
 /// Shows whether a file is the one that was read.
@@ -85,7 +87,7 @@ impl Keyring {
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, KeyringError> {
         let path = path.into();
         let (keys, version) = read(&path)?;
-        let read = ReadKeys { keys: Arc::new(keys), version: Some(version), refused: None };
+        let read = ReadKeys { keys: Arc::new(keys), version: Some(version), unusable: None, trouble: None };
         Ok(Self { inner: Arc::new(KeyringInner { path: Some(path), read: Mutex::new(read) }) })
     }
 
@@ -96,7 +98,7 @@ impl Keyring {
     /// [`KeyringError`] when a line is malformed, or there is none.
     pub fn from_text(lines: &str) -> Result<Self, KeyringError> {
         let keys = Arc::new(keys_of(lines.as_bytes())?);
-        let read = Mutex::new(ReadKeys { keys, version: None, refused: None });
+        let read = Mutex::new(ReadKeys { keys, version: None, unusable: None, trouble: None });
         Ok(Self { inner: Arc::new(KeyringInner { path: None, read }) })
     }
 
@@ -123,7 +125,7 @@ impl Keyring {
             return Ok(false);
         }
         let (keys, version) = read(path)?;
-        *last = ReadKeys { keys: Arc::new(keys), version: Some(version), refused: None };
+        *last = ReadKeys { keys: Arc::new(keys), version: Some(version), unusable: None, trouble: None };
         Ok(true)
     }
 
@@ -135,7 +137,7 @@ impl Keyring {
     /// The keys in force. A file that cannot be used is left to [`Self::current`] to report.
     #[cfg(feature = "verbs")]
     pub(crate) fn in_force(&self) -> Arc<Keys> {
-        let _ = self.reload();
+        self.refresh();
         Arc::clone(&self.inner.read.lock().keys)
     }
 
@@ -147,15 +149,22 @@ impl Keyring {
 
     /// The keys in force for a new session, and why a changed file cannot be used, once for each change.
     pub(crate) fn current(&self) -> (Arc<Keys>, Option<KeyringError>) {
-        let error = self.reload().err();
+        self.refresh();
         let mut last = self.inner.read.lock();
-        let found = self.inner.path.as_deref().and_then(|path| version_at(path).ok().flatten());
-        // `None` stands for a file that is not there.
-        let is_new = error.is_some() && last.refused != Some(found);
-        if error.is_some() {
-            last.refused = Some(found);
+        (Arc::clone(&last.keys), last.trouble.take())
+    }
+
+    /// Reads the file again if it has changed, one that cannot be used once: a stranger may ask for it at any rate.
+    fn refresh(&self) {
+        let Some(path) = &self.inner.path else { return };
+        let found = version_at(path).ok().flatten();
+        if self.inner.read.lock().unusable == Some(found) {
+            return;
         }
-        (Arc::clone(&last.keys), error.filter(|_| is_new))
+        if let Err(error) = self.reload() {
+            let mut last = self.inner.read.lock();
+            (last.unusable, last.trouble) = (Some(found), Some(error));
+        }
     }
 }
 

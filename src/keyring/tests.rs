@@ -239,6 +239,7 @@ fn changed_file_is_in_force_at_the_next_session() {
     assert_eq!(keyring.current().0.all[0].name().as_str(), "x");
     fs::remove_file(&path).unwrap();
     assert!(keyring.current().1.is_some());
+    assert!(keyring.current().1.is_none(), "reported once");
     assert_eq!(keyring.names()[0].as_str(), "x");
 }
 

@@ -12,7 +12,7 @@ use super::{Node, NodeInner, SubscriberBuilder};
 use crate::chain::ErrorChain;
 use crate::clock::Clock;
 use crate::event::Event;
-use crate::fabric::{KeyedWaker, Target};
+use crate::fabric::{FabricError, KeyedWaker, Target};
 use crate::id::{Epoch, Incarnation};
 use crate::limits;
 use crate::repository::log::LogStart;
@@ -415,8 +415,13 @@ impl<O: Reopen> Sought for Wanted<O> {
             }
             Err(error) => {
                 search.lose(node.core(), self.opening.target(), u64::MAX);
-                let is_denied =
-                    matches!(&error, SubscriberError::Session { source, .. } if source.denies_access());
+                let is_denied = match &error {
+                    SubscriberError::Session { source, .. } => source.denies_access(),
+                    SubscriberError::Unreachable { source, .. } => {
+                        matches!(source, FabricError::NotAdmitted(_) | FabricError::NotOpen { .. })
+                    }
+                    _ => false,
+                };
                 if !std::mem::replace(&mut self.has_reported, true) {
                     search.keep(Err(error), &mut search.suspicion.lock());
                 }

@@ -169,6 +169,11 @@ impl RuntimeDirectory {
             let why = format!("it is open to group {other}, and a node in it is to be open to group {group}");
             return if other == group { Ok(()) } else { Err(self.unusable(&why)) };
         }
+        if !holds_only_nodes(directory)? {
+            let why = "it holds other files, which the group could reach then: choose an empty directory, or open this one yourself \
+                       (chgrp, chmod g+rx)";
+            return Err(self.unusable(&why));
+        }
         let given = rustix::fs::fchown(directory, None, Some(group));
         given.map_err(|errno| self.unusable(&not_given(group, errno)))?;
         let mode = mode | Mode::RGRP | Mode::XGRP;
@@ -331,6 +336,18 @@ fn not_given(group: Gid, errno: Errno) -> String {
         }
         errno => format!("it cannot be opened to group {group}: {errno}"),
     }
+}
+
+/// Whether nothing is there but files of nodes.
+fn holds_only_nodes(directory: &OwnedFd) -> Result<bool, FabricError> {
+    let listed = FabricError::system("list the runtime directory");
+    let mut items = rustix::fs::Dir::read_from(directory).map_err(&listed)?;
+    items.try_fold(true, |only_nodes, item| {
+        let item = item.map_err(&listed)?;
+        let name = item.file_name().to_bytes();
+        let is_of_node = [ENTRY_SUFFIX, SOCKET_SUFFIX].iter().any(|suffix| name.ends_with(suffix.as_bytes()));
+        Ok(only_nodes && (is_of_node || name == b"." || name == b".."))
+    })
 }
 
 /// The names of all entries.

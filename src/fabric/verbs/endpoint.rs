@@ -368,7 +368,7 @@ impl Endpoint {
         match (state.failure, failure) {
             (None, _) => {}
             // It says why the work was returned.
-            (Some(Failure::Flushed), Failure::Device(_)) => {
+            (Some(Failure::Flushed), Failure::Device(_) | Failure::Removed) => {
                 state.failure = Some(failure);
                 return true;
             }
@@ -515,8 +515,10 @@ impl Drop for Endpoint {
             let batches = state.work.len();
             // A device that broke completes nothing more; nor does one that has kept the work of another queue pair: a node with
             // many sessions does not wait for each.
+            let context = self.domain.context();
             let is_broken = matches!(state.failure, Some(Failure::Device(_) | Failure::Removed))
-                || self.domain.context().keeps_work();
+                || context.is_removed()
+                || context.keeps_work();
             drop(state);
             // Receives need no draining: one that was posted after the peer made the queue pair fail may never
             // complete, and the buffers belong to the endpoint.

@@ -62,9 +62,12 @@ impl LinkState {
         if due_ns == 0 || now_ns < due_ns {
             return Some(due_ns).filter(|due_ns| *due_ns > 0);
         }
+        let Ok(handle) = handle.try_clone() else {
+            // Without a descriptor it keeps those of the connection, for now.
+            self.hang_up_ns = Some(now_ns.saturating_add(HANG_UP_NS));
+            return self.hang_up_ns;
+        };
         self.hang_up_ns = Some(0);
-        // Without a descriptor it keeps those of the connection.
-        let handle = handle.try_clone().ok()?;
         let (capabilities, peer_address) = (self.connection.capabilities(), self.connection.peer_address());
         self.connection = Box::new(Over { capabilities, peer_address, handle });
         self.arrivals = None;

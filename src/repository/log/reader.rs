@@ -66,6 +66,8 @@ pub(crate) struct LogReader {
     fetching: LogFetching,
     unproven: UnprovenRecords,
     suspicion: Option<Suspicion>,
+    /// The end of the log when frames were copied last.
+    copied_until: u64,
     /// The last call reached its limit: see [`Reader::has_more`].
     has_more: bool,
     /// No record after this one is taken.
@@ -208,6 +210,7 @@ impl LogReader {
             fetching: LogFetching::default(),
             unproven: UnprovenRecords::default(),
             suspicion: None,
+            copied_until: 0,
             has_more: false,
             bound: UNBOUNDED,
             polling: Polling::default(),
@@ -241,9 +244,12 @@ impl LogReader {
                     }
                     self.pass(words, Some(header.sequence.next()));
                 }
-                NextFrame::Filler if self.position >= whole_until => return Parsed::Wrong,
                 NextFrame::Filler => {
                     let rest = self.geometry.rest(self.position) as u64;
+                    // A writer commits a skip with the frame behind it: one that goes past the end is part of a damaged frame.
+                    if self.position.saturating_add(rest) > whole_until {
+                        return Parsed::Wrong;
+                    }
                     self.move_to(self.position.wrapping_add(rest), self.at);
                 }
                 NextFrame::Part => return Parsed::Part,

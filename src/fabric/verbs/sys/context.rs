@@ -250,8 +250,9 @@ impl Context {
     /// Lists all current devices. They are librdmacm's, so that queue pairs of connections can be created in their
     /// protection domains. A device that cannot be opened is missing or causes an error, depending on the library.
     pub(in crate::fabric::verbs) fn all() -> Result<Vec<Arc<Self>>, SysError> {
-        let list = Arc::new(DeviceList::take()?);
+        // First, so that none is forgotten between the two.
         let mut opened = OPENED.lock();
+        let list = Arc::new(DeviceList::take()?);
         let mut contexts = Vec::new();
         for raw in list.devices() {
             let context = match opened.iter().find(|context| context.raw == raw) {
@@ -277,6 +278,7 @@ impl Context {
             return;
         }
         tracing::warn!(target: "fabricast", device = self.name, "an RDMA device was removed");
+        device_list::note_removal();
         let forgotten: Vec<_> = OPENED.lock().extract_if(.., |context| context.is_same(self)).collect();
         self.users.all().iter().for_each(|user| user.lose_device());
         drop(forgotten);

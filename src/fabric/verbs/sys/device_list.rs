@@ -11,6 +11,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::DupFlags;
 
 use super::SysError;
+use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// A list of librdmacm's open devices. The library keeps a device open as long as there is a list that names it, or an identifier
 /// that is bound to it.
@@ -43,10 +44,23 @@ impl DeviceList {
     }
 }
 
+/// A device was removed since this process began.
+static HAS_REMOVED: AtomicBool = AtomicBool::new(false);
+
+/// Notes that a device was removed.
+pub(super) fn note_removal() {
+    HAS_REMOVED.store(true, Ordering::Release);
+}
+
 impl Drop for DeviceList {
     fn drop(&mut self) {
+        // librdmacm (rdma-core 44) frees what it knows of a removed device and then reads it again for the next entry of the list. So such
+        // a list stays, some words for each time that the devices are listed.
+        if self.len > 1 && HAS_REMOVED.load(Ordering::Acquire) {
+            return;
+        }
         // SAFETY: the library made the list, and it is freed once. A context of it that is still used is in another list that its user
-        // holds.
+        // holds. No entry follows one of a removed device: the list has one entry, or no device is known to have been removed.
         unsafe { rdma_sys::rdma_free_devices(self.list.as_ptr()) };
     }
 }

@@ -61,7 +61,7 @@ impl LogReader {
         let mut refills = 0;
         self.has_more = false;
         loop {
-            match self.parse(u64::MAX) {
+            match self.parse(self.copied_until) {
                 Parsed::Taken(taken) => return Ok(Some(taken)),
                 Parsed::Lost(lost) => return Err(ReadFailure::Lost(lost)),
                 Parsed::Later => return Ok(None),
@@ -97,6 +97,7 @@ impl LogReader {
             return false;
         }
         (self.from, self.until) = (HELD_FROM, HELD_FROM + len / WORD);
+        self.copied_until = end;
         let words = self.buffer.get_mut(self.from..self.until).unwrap_or_default();
         memory.copy_out(self.geometry.offset(self.position), words);
         // Acquire: if any word copied above is of a later frame, the load below sees the moved start. Pairs

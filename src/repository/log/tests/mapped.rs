@@ -349,6 +349,34 @@ fn several_damaged_records_in_a_row_cost_only_themselves() {
     }
 }
 
+/// A damaged length may lead to a payload that looks like a skip of the rest of the ring.
+#[test]
+fn what_only_looks_like_a_skip_holds_nothing_up() {
+    for is_first_word in [false, true] {
+        let mut pair = Pair::new(1 << 14, 40);
+        assert_eq!(pair.take(), None);
+        let [from, _] = pair.publish(&[0xFF; 40]);
+        (2..=6).for_each(|number| _ = pair.publish(&[number; 40]));
+        let offset = pair.writer.geometry().offset(from);
+        if is_first_word {
+            pair.writer.region().store(offset, u64::MAX);
+        } else {
+            // The frame now ends before its payload does.
+            let word = pair.writer.region().load(offset + WORD);
+            pair.writer.region().store(offset + WORD, (word & !0xFFFF_FFFF) | 8);
+        }
+        pair.reader.look_closely();
+        let found = (0..MANY_POLLS).find_map(|_| pair.take());
+        let found = found.or_else(|| {
+            // Nothing shows where the next record begins, before there is one.
+            pair.publish(&[7; 40]);
+            (0..MANY_POLLS).find_map(|_| pair.take())
+        });
+        let Some(Err(Lost { first, reason, .. })) = found else { panic!("{is_first_word}: {found:?}") };
+        assert_eq!((first.get(), reason), (1, LossReason::Damaged));
+    }
+}
+
 #[test]
 fn records_that_are_damaged_at_the_end_of_a_topic_are_not_cut_off() {
     for damaged in 0..3_u8 {

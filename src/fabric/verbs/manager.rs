@@ -12,8 +12,8 @@ use super::greeting::{Greeting, Rejection, Showing};
 use super::link::{LinkEvent, QpEnd, QpEnds, QpLink};
 use super::opened::{Devices, OpenDevice, ip_addresses};
 use super::sys::{
-    CmEvent, CmEventKind, CmId, ConnectParameters, EventChannel, PortSpace, QueuePairKind, QueuePairPlan,
-    SysError,
+    CmEvent, CmEventKind, CmId, ConnectParameters, Context, EventChannel, PortSpace, QueuePairKind,
+    QueuePairPlan, SysError,
 };
 use crate::fabric::rdma::SCHEME;
 use crate::fabric::{Address, FabricError};
@@ -88,6 +88,7 @@ impl ManagedLink {
         devices: &Devices,
         now_ns: u64,
     ) -> Result<Self, FabricError> {
+        Context::note_removals();
         let source = devices.source(&dialled.target)?;
         let channel = EventChannel::create().map_err(super::device::explain)?;
         let id = CmId::create(&channel, PortSpace::Connections)?;

@@ -57,8 +57,14 @@ pub(super) struct RawAsyncEvent {
 const _: () = assert!(size_of::<RawGid>() == size_of::<ibv_gid_entry>());
 const _: () = assert!(size_of::<RawAsyncEvent>() == size_of::<rdma_sys::ibv_async_event>());
 
+/// Where the kernel lists the devices that programs can open, each with the name of its RDMA device.
+const USER_DEVICES: &str = "/sys/class/infiniband_verbs";
+
 /// All opened devices, but for those that were removed.
 static OPENED: Mutex<Vec<Arc<Context>>> = Mutex::new(Vec::new());
+/// The addresses of those that were removed and are still used. librdmacm lists them, but nobody is to begin to use them again: of a second
+/// value for one of them, nothing would say that it was removed. Locked after `OPENED`.
+static LEAVING: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 /// An opened RDMA device. It belongs to librdmacm, which uses it, too.
 #[derive(Debug)]
@@ -255,6 +261,9 @@ impl Context {
         let list = Arc::new(DeviceList::take()?);
         let mut contexts = Vec::new();
         for raw in list.devices() {
+            if LEAVING.lock().contains(&raw.as_ptr().addr()) {
+                continue;
+            }
             let context = match opened.iter().find(|context| context.raw == raw) {
                 Some(context) => {
                     // An earlier list may name devices that are no more.
@@ -272,6 +281,22 @@ impl Context {
         Ok(contexts)
     }
 
+    /// Notes which devices were removed, by the kernel's list of those that programs can open: where no identifier is bound to a device,
+    /// nothing else says so.
+    pub(in crate::fabric::verbs) fn note_removals() {
+        let opened = OPENED.lock().clone();
+        if opened.is_empty() {
+            return;
+        }
+        // Without the list nothing is known of them.
+        let Ok(usable) = std::fs::read_dir(USER_DEVICES) else { return };
+        let named =
+            usable.flatten().filter_map(|entry| std::fs::read_to_string(entry.path().join("ibdev")).ok());
+        let names: Vec<String> = named.map(|name| name.trim_end().to_owned()).collect();
+        let removed = opened.iter().filter(|context| !names.iter().any(|name| *name == context.name));
+        removed.for_each(|context| context.set_removed());
+    }
+
     /// Notes that the device was removed: everything that uses it fails, and it is closed once nothing uses it.
     pub(in crate::fabric::verbs) fn set_removed(&self) {
         if self.is_removed.swap(true, Ordering::Relaxed) {
@@ -279,7 +304,11 @@ impl Context {
         }
         tracing::warn!(target: "fabricast", device = self.name, "an RDMA device was removed");
         device_list::note_removal();
-        let forgotten: Vec<_> = OPENED.lock().extract_if(.., |context| context.is_same(self)).collect();
+        let forgotten: Vec<_> = {
+            let mut opened = OPENED.lock();
+            LEAVING.lock().push(self.raw.as_ptr().addr());
+            opened.extract_if(.., |context| context.is_same(self)).collect()
+        };
         self.users.all().iter().for_each(|user| user.lose_device());
         drop(forgotten);
     }
@@ -479,6 +508,7 @@ impl Drop for Context {
             // SAFETY: the context is open as long as the list. Everything made on it held this value, so it is gone; the device is
             // gone, too, and new objects are made on another context.
             unsafe { device_list::leave(self.raw) };
+            LEAVING.lock().retain(|address| *address != self.raw.as_ptr().addr());
         }
     }
 }

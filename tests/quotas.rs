@@ -54,13 +54,16 @@ fn be_victim(role: &Role) {
     let node = builder.open().expect("a node");
     let open = |topic: &str| node.state_publisher::<Raw>(topic).payload_len_max(LEN_MAX).open();
     let mut publisher = open("t").expect("a topic");
-    let _log = node.log_publisher::<Raw>("log").open().expect("a topic");
-    let (mut others, mut files) = (Vec::new(), Vec::new());
+    let (mut others, mut files, mut logs) = (Vec::new(), Vec::new(), Vec::new());
     role.say("ready");
     loop {
         let command = role.command();
         match command.as_str() {
             "publish" => role.say(publisher.publish(b"value").expect("it fits")),
+            "log" => {
+                logs.push(node.log_publisher::<Raw>("log").open().expect("a topic"));
+                role.say("opened");
+            }
             "exhaust" => {
                 files.extend(std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()));
                 role.say(files.len());
@@ -280,6 +283,7 @@ fn node_with_a_crowd_at_its_door_opens_topics() {
 fn node_that_is_short_of_files_says_so() {
     let _alone = CROWDS.lock();
     let mut victim = Victim::with_files(64);
+    assert_eq!(victim.peer.ask("log"), "opened");
     let node = Node::builder().runtime_dir(victim.dir.path()).open().expect("a node");
     let open = || node.log_subscriber::<Raw>("shm:victim/log").progress().timeout(PATIENCE).open();
     let first = open().expect("a session");

@@ -278,7 +278,7 @@ fn node_with_a_crowd_at_its_door_opens_topics() {
     crowds.iter_mut().for_each(|crowd| _ = crowd.ask("stop"));
 }
 
-/// What it lacks itself is no fault of its peers, who may try again.
+/// A subscriber that is refused because the publisher's process has no descriptor left may try again.
 #[test]
 fn node_that_is_short_of_files_says_so() {
     let _alone = CROWDS.lock();

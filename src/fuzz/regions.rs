@@ -143,7 +143,7 @@ impl<R: Reader> World<R> {
         self.is_forged = true;
     }
 
-    /// Receives what there is, once the reader sees all that the writer has written. Returns whether nobody else has written there.
+    /// Receives everything available. Returns whether only the writer has written.
     pub(super) fn receive_all(&mut self, mut check: impl FnMut(Received<'_, R>)) -> bool {
         if let Way::Landing(_) = self.way {
             let offsets = (0..self.len).step_by(WORD);

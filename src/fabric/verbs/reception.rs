@@ -31,7 +31,7 @@ impl Reception {
         Self { at: listener.address().unwrap_or(*at), listener: Some(listener), again_ns: 0, news: None }
     }
 
-    /// Returns a handle that is readable while a request is waiting. `None` while there is no device.
+    /// Returns a handle that becomes readable when a request arrives. `None` without a device.
     pub(super) fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
         self.listener.as_ref().map(|listener| listener.channel.as_fd())
     }
@@ -51,8 +51,8 @@ impl Reception {
         self.listener.is_none().then_some(self.again_ns)
     }
 
-    /// Returns the next connection request. While there is no device, tries from time to time whether it is back; the handle of the
-    /// listener is then added to those that `readable` waits for.
+    /// Returns the next connection request. Without a device, it checks every two seconds whether the device is back, and then adds the
+    /// listener's handle to those that `readable` waits for.
     pub(super) fn next(
         &mut self,
         devices: &Arc<Devices>,

@@ -74,6 +74,8 @@ pub(in crate::fabric::verbs) struct Context {
     list: Mutex<Arc<DeviceList>>,
     /// It was removed from the host.
     is_removed: AtomicBool,
+    /// The kernel listed it when it was opened.
+    is_listed: bool,
     name: String,
     users: DeviceUsers,
     /// A failed queue pair has not returned its work in time.
@@ -288,12 +290,9 @@ impl Context {
         if opened.is_empty() {
             return;
         }
-        // Without the list nothing is known of them.
-        let Ok(usable) = std::fs::read_dir(USER_DEVICES) else { return };
-        let named =
-            usable.flatten().filter_map(|entry| std::fs::read_to_string(entry.path().join("ibdev")).ok());
-        let names: Vec<String> = named.map(|name| name.trim_end().to_owned()).collect();
-        let removed = opened.iter().filter(|context| !names.iter().any(|name| *name == context.name));
+        let names = user_devices();
+        // One that was never listed, as in some containers, says nothing.
+        let removed = opened.iter().filter(|it| it.is_listed && !names.contains(&it.name));
         removed.for_each(|context| context.set_removed());
     }
 
@@ -342,6 +341,7 @@ impl Context {
             raw,
             list: Mutex::new(Arc::clone(list)),
             is_removed: AtomicBool::new(false),
+            is_listed: user_devices().contains(&name),
             name,
             users: DeviceUsers::default(),
             keeps_work: AtomicBool::new(false),
@@ -500,6 +500,13 @@ impl Context {
         unsafe { rdma_sys::ibv_ack_async_event(place) };
         Ok(Some((event, concerned)))
     }
+}
+
+/// The names of the devices that the kernel says programs can open.
+fn user_devices() -> Vec<String> {
+    let listed = std::fs::read_dir(USER_DEVICES).into_iter().flatten().flatten();
+    let named = listed.filter_map(|entry| std::fs::read_to_string(entry.path().join("ibdev")).ok());
+    named.map(|name| name.trim_end().to_owned()).collect()
 }
 
 impl Drop for Context {

@@ -35,12 +35,11 @@ impl Recover for StateWriter {
             }
         };
         let from = newest.map_or(continued.after, |header| header.sequence);
-        let later = |ahead: u64| Sequence::new(from.get().saturating_add(ahead));
-        if let Some(ahead) =
-            (1..geometry.slot_count().into()).find(|ahead| slots.value(later(*ahead)).is_some())
+        if let Some(slot) = (0..geometry.slot_count().into())
+            .map(Sequence::new)
+            .find(|slot| slots.whole(*slot).is_some_and(|header| header.sequence > from))
         {
-            let (what, offset) = ("a value past the newest", geometry.slot_offset(later(ahead)));
-            return Err(Damage { what, offset });
+            return Err(Damage { what: "a value past the newest", offset: geometry.slot_offset(slot) });
         }
         let held_lens =
             (0..geometry.slot_count().into()).map(|slot| slots.held_len(Sequence::new(slot))).collect();

@@ -96,3 +96,21 @@ fn damaged_state_is_refused() {
     world.region.store(slot + 24, 99);
     assert_eq!(recover(&world).unwrap_err().offset, slot);
 }
+
+#[test]
+fn state_whose_newest_sequence_was_lost_is_refused() {
+    for published in 1..10_u64 {
+        let mut world = States::begin();
+        (0..published).for_each(|number| world.publish(number));
+        world.region.store(HOT_SEQUENCE, 0);
+        let recovered =
+            StateWriter::recover(Arc::clone(&world.region), world.geometry, &world.line, &CONTINUED);
+        match published {
+            // A writer that is killed before it announces its first value leaves this.
+            1 => assert_eq!(recovered.expect("one value").last(), Sequence::new(1)),
+            _ => {
+                assert_eq!(recovered.expect_err("a sequence that went back").what, "a value past the newest")
+            }
+        }
+    }
+}

@@ -3,7 +3,9 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread;
 
 use fabricast::{
     Admission, ControlError, Keyring, Node, NodeBuilder, Peer as PeerOfTopic, PeerAddress, Right,
@@ -74,6 +76,31 @@ fn directory_with_other_files_is_not_opened_to_a_group() {
     fs::remove_file(place.dir().join("bus")).expect("a file");
     place.builder("quotes").shm_group(GROUP).open().expect("it is empty");
     assert_eq!(fs::metadata(place.dir()).expect("it is there").mode() & 0o777, 0o750);
+}
+
+/// A subscriber that dials while the socket is there for its owner only would be refused for good.
+#[test]
+fn socket_of_a_node_that_restarts_is_open_to_the_group_from_the_start() {
+    let Some(place) = Place::new("shm-group-restarts") else { return };
+    let is_over = AtomicBool::new(false);
+    let path = place.dir().join("quotes.sock");
+    let seen = thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            let mut seen = 0_u64;
+            while !is_over.load(Ordering::Relaxed) {
+                let Ok(found) = fs::metadata(&path) else { continue };
+                assert_eq!((found.mode() & 0o777, found.gid()), (0o660, GROUP));
+                seen += 1;
+            }
+            seen
+        });
+        for _ in 0..300 {
+            place.builder("quotes").shm_group(GROUP).open().expect("a node");
+        }
+        is_over.store(true, Ordering::Relaxed);
+        watcher.join().expect("it was open to the group whenever it was there")
+    });
+    assert!(seen > 0, "the socket was never there");
 }
 
 /// Entry point of the processes that tests start.

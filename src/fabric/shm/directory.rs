@@ -1,8 +1,8 @@
 //! The runtime directory, where the nodes of one user on one host discover each other.
 //!
 //! A node has two files in it: `NAME.node`, its entry, which its process keeps locked while it runs,
-//! and `NAME.sock`, its Unix socket. The lock, not the file, shows that the node is alive; the next node that starts
-//! removes the files of dead nodes.
+//! and `NAME.sock`, its Unix socket, which is `NAME.bind` until it accepts those that may connect, and only those. The lock, not the
+//! file, shows that the node is alive; the next node that starts removes the files of dead nodes.
 //!
 //! The directory is `FABRICAST_RUNTIME_DIR`, else `fabricast` in `XDG_RUNTIME_DIR`, else
 //! `/tmp/fabricast-UID`. A node that claims a name creates it if it is missing. A directory that others than its owner can write is
@@ -34,6 +34,8 @@ const VARIABLE: &str = "FABRICAST_RUNTIME_DIR";
 const ENTRY_SUFFIX: &str = ".node";
 /// The suffix of a socket.
 const SOCKET_SUFFIX: &str = ".sock";
+/// The suffix of a socket that does not listen yet. Not longer, so that both paths fit.
+const BINDING_SUFFIX: &str = ".bind";
 /// Attempts to lock an entry while another process holds an exclusive lock: its owner, or briefly a node that sweeps.
 const LOCK_ATTEMPTS: u32 = 20;
 /// Limit on waiting for processes that list nodes: each holds a shared lock briefly, or for long if it is stopped.
@@ -64,7 +66,7 @@ pub(super) struct Claim {
     node: NodeName,
     directory: OwnedFd,
     /// The path to bind the node's socket at.
-    pub(super) socket_address: PathBuf,
+    pub(super) binding_address: PathBuf,
     /// The group whose members may connect to it.
     pub(super) group: Option<Gid>,
     /// Holds the lock.
@@ -230,7 +232,7 @@ impl RuntimeDirectory {
                     directory: directory
                         .try_clone()
                         .map_err(FabricError::system("share the runtime directory"))?,
-                    socket_address: self.socket_address(node)?,
+                    binding_address: self.address_of(node, BINDING_SUFFIX)?,
                     group: self.group,
                     entry,
                 });
@@ -255,17 +257,24 @@ impl RuntimeDirectory {
         given
             .and_then(|()| rustix::fs::fchmod(entry, mode))
             .map_err(self.refused("set the group of", &format!("{node}{ENTRY_SUFFIX}")))?;
-        let socket = format!("{node}{SOCKET_SUFFIX}");
-        match rustix::fs::unlinkat(directory, &socket, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(errno) => Err(self.refused("remove", &socket)(errno)),
+        for suffix in [SOCKET_SUFFIX, BINDING_SUFFIX] {
+            let socket = format!("{node}{suffix}");
+            match rustix::fs::unlinkat(directory, &socket, AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(self.refused("remove", &socket)(errno)),
+            }
         }
+        Ok(())
     }
 
-    /// The path to bind or connect the node's socket: through the open directory if the direct path is too long. An error if
-    /// that directory is missing.
+    /// The path to connect to the node's socket. An error if the runtime directory is missing.
     pub(super) fn socket_address(&self, node: &NodeName) -> Result<PathBuf, FabricError> {
-        let name = format!("{node}{SOCKET_SUFFIX}");
+        self.address_of(node, SOCKET_SUFFIX)
+    }
+
+    /// The path of a node's file as the address of a socket: through the open directory if the direct path is too long.
+    fn address_of(&self, node: &NodeName, suffix: &str) -> Result<PathBuf, FabricError> {
+        let name = format!("{node}{suffix}");
         let direct = self.path.join(&name);
         if direct.as_os_str().as_bytes().len() <= SOCKET_PATH_LEN_MAX {
             return Ok(direct);
@@ -345,7 +354,8 @@ fn holds_only_nodes(directory: &OwnedFd) -> Result<bool, FabricError> {
     items.try_fold(true, |only_nodes, item| {
         let item = item.map_err(&listed)?;
         let name = item.file_name().to_bytes();
-        let is_of_node = [ENTRY_SUFFIX, SOCKET_SUFFIX].iter().any(|suffix| name.ends_with(suffix.as_bytes()));
+        let suffixes = [ENTRY_SUFFIX, SOCKET_SUFFIX, BINDING_SUFFIX];
+        let is_of_node = suffixes.iter().any(|suffix| name.ends_with(suffix.as_bytes()));
         Ok(only_nodes && (is_of_node || name == b"." || name == b".."))
     })
 }
@@ -388,6 +398,14 @@ fn is_named(directory: &OwnedFd, file: &File, name: &str) -> bool {
     named.is_ok_and(|named| file.metadata().is_ok_and(|own| own.ino() == named.st_ino))
 }
 
+impl Claim {
+    /// Gives the socket, which was bound and listens, the name that peers connect to.
+    pub(super) fn show_socket(&self) -> Result<(), Errno> {
+        let name = |suffix| format!("{}{suffix}", self.node);
+        rustix::fs::renameat(&self.directory, name(BINDING_SUFFIX), &self.directory, name(SOCKET_SUFFIX))
+    }
+}
+
 impl Drop for Claim {
     fn drop(&mut self) {
         // If someone has removed the entry, another node may have claimed the name since, and has files of its own there.
@@ -399,7 +417,7 @@ impl Drop for Claim {
 
 /// Removes a node's files; the caller must hold its lock.
 fn remove(directory: &OwnedFd, node: &NodeName) {
-    for suffix in [SOCKET_SUFFIX, ENTRY_SUFFIX] {
+    for suffix in [SOCKET_SUFFIX, BINDING_SUFFIX, ENTRY_SUFFIX] {
         let removed = rustix::fs::unlinkat(directory, format!("{node}{suffix}"), AtFlags::empty());
         if let Err(errno) = removed
             && errno != Errno::NOENT

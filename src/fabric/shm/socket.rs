@@ -60,15 +60,17 @@ impl ShmListener {
     ) -> Result<Self, FabricError> {
         let listen = || -> Result<OwnedFd, Errno> {
             let socket = socket(SocketFlags::NONBLOCK)?;
-            rustix::net::bind(&socket, &SocketAddrUnix::new(&claim.socket_address)?)?;
+            rustix::net::bind(&socket, &SocketAddrUnix::new(&claim.binding_address)?)?;
             // Whatever the umask and the directory allow, only this user and the members of this group may connect.
             let mut mode = Mode::RUSR | Mode::WUSR;
             if claim.group.is_some() {
-                rustix::fs::chown(&claim.socket_address, None, claim.group)?;
+                rustix::fs::chown(&claim.binding_address, None, claim.group)?;
                 mode |= Mode::RGRP | Mode::WGRP;
             }
-            rustix::fs::chmod(&claim.socket_address, mode)?;
+            rustix::fs::chmod(&claim.binding_address, mode)?;
             rustix::net::listen(&socket, BACKLOG)?;
+            // Not before: a member of the group that connects meanwhile would be refused for good.
+            claim.show_socket()?;
             Ok(socket)
         };
         let socket = listen().map_err(FabricError::system("listen at the node's socket"))?;

@@ -582,7 +582,7 @@ mod tests {
         let found = directory.socket_address(&node("a"));
         assert!(matches!(found, Err(FabricError::NoSuchNode { .. })), "{found:?}");
         let claim = directory.claim(&node("a")).unwrap();
-        assert!(claim.socket_address.starts_with("/proc/self/fd"));
+        assert!(claim.binding_address.starts_with("/proc/self/fd"));
     }
 
     #[test]
@@ -624,9 +624,11 @@ mod tests {
         assert!(matches!(directory.claim(&name), Err(FabricError::NameInUse { .. })));
         std::fs::remove_file(directory.path.join("p.node")).unwrap();
         let next = directory.claim(&name).unwrap();
-        std::fs::write(&next.socket_address, "").unwrap();
+        std::fs::write(&next.binding_address, "").unwrap();
+        next.show_socket().unwrap();
         drop(old);
-        assert!(directory.entry(&name).unwrap().unwrap().alive && next.socket_address.exists());
+        let socket = directory.socket_address(&name).unwrap();
+        assert!(directory.entry(&name).unwrap().unwrap().alive && socket.exists());
         drop(next);
         assert!(directory.entry(&name).unwrap().is_none());
     }

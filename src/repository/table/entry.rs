@@ -1,3 +1,4 @@
+use crate::checksum::crc32;
 use crate::id::Sequence;
 use crate::layout::WORD;
 use crate::layout::header::HOT_SEQUENCE;
@@ -178,6 +179,14 @@ impl EntryCopy {
             return Err(EntryRejection::Torn);
         }
         self.verify(stamp, len, found)
+    }
+
+    /// Copies the whole slot of this stamp, whatever it holds, and returns the checksum of that copy.
+    #[cold]
+    pub(super) fn checksum(&mut self, memory: &Region, cell: usize, stamp: Stamp) -> u32 {
+        // A run has as many words as a slot: two of the checksum instead of the stamps.
+        memory.copy_out(self.geometry.slot_offset(cell, stamp), &mut self.run);
+        crc32(bytemuck::cast_slice(&self.run))
     }
 
     /// Checks the private copy: its lengths and its checksum.

@@ -160,12 +160,22 @@ struct RemovedKey {
     meta: Meta,
 }
 
-/// An entry that was rejected though its cell has not changed.
-#[derive(Clone, Copy, Debug)]
-struct Suspicion {
+/// A copy of an entry that was rejected though its cell has not changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct RejectedEntry {
     cell: usize,
     version: Stamp,
+    /// The checksum of all bytes of its slot.
+    checksum: u32,
+}
+
+/// A rejected entry that may be damaged.
+#[derive(Clone, Copy, Debug)]
+struct Suspicion {
+    entry: RejectedEntry,
     /// When it was first rejected, ns of the caller's clock.
+    begun_ns: u64,
+    /// When it was first rejected with these bytes.
     since_ns: u64,
 }
 
@@ -251,7 +261,7 @@ impl TableReader {
     fn take_change(
         &mut self,
         memory: &Region,
-        settled: impl Fn(&mut Self, usize, Stamp) -> bool,
+        settled: impl Fn(&mut Self, RejectedEntry) -> bool,
     ) -> Result<Option<Taken>, ReadFailure> {
         self.has_more = false;
         if let Some(taken) = self.take_removed() {
@@ -424,7 +434,7 @@ impl Reader for TableReader {
 
     #[inline]
     fn poll(&mut self, memory: &Region) -> Result<Option<Taken>, ReadFailure> {
-        self.take_change(memory, |_, _, _| true)
+        self.take_change(memory, |_, _| true)
     }
 
     #[inline]
@@ -435,10 +445,10 @@ impl Reader for TableReader {
         now_ns: impl Fn() -> u64,
     ) -> Result<Option<Taken>, ReadFailure> {
         match order {
-            WriteOrder::FinalWrites => self.take_change(landing, |_, _, _| true),
+            WriteOrder::FinalWrites => self.take_change(landing, |_, _| true),
             // The slot of a cell that changed twice since it was last written is overwritten in place.
-            WriteOrder::Words | WriteOrder::Writes => self.take_change(landing, |reader, cell, version| {
-                reader.has_settled((cell, version), now_ns(), limits::ARRIVAL_SETTLED_NS)
+            WriteOrder::Words | WriteOrder::Writes => self.take_change(landing, |reader, entry| {
+                reader.has_settled(entry, now_ns(), limits::ARRIVAL_SETTLED_NS)
             }),
         }
     }
@@ -503,8 +513,8 @@ impl Reader for TableReader {
         }
         while let Some((cell, version)) = self.scan.next_cell() {
             let (at, mut left) = (CellMemory::Mirror(mirror, version), Left::default());
-            let outcome = self.visit(at, cell, &mut left, &|reader: &mut Self, cell, version| {
-                reader.has_settled((cell, version), now_ns(), limits::DAMAGE_SETTLED_NS)
+            let outcome = self.visit(at, cell, &mut left, &|reader: &mut Self, entry| {
+                reader.has_settled(entry, now_ns(), limits::DAMAGE_SETTLED_NS)
             });
             self.scan.leave(left);
             match outcome {

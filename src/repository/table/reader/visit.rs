@@ -1,6 +1,6 @@
 //! Reading one cell.
 
-use super::{ChangedKey, Suspicion, TableReader};
+use super::{ChangedKey, RejectedEntry, Suspicion, TableReader};
 use crate::id::Meta;
 use crate::layout::table::{ENTRY_WORD, Stamp};
 use crate::limits;
@@ -17,7 +17,7 @@ impl TableReader {
         at: CellMemory<'_>,
         cell: usize,
         left: &mut Left,
-        settled: &impl Fn(&mut Self, usize, Stamp) -> bool,
+        settled: &impl Fn(&mut Self, RejectedEntry) -> bool,
     ) -> Result<Option<Taken>, ReadFailure> {
         let memory = at.region();
         let known = self.cells.get(cell).map_or(Stamp::NONE, |known| known.version);
@@ -45,7 +45,8 @@ impl TableReader {
             left.has_changing = true;
             return Ok(None);
         }
-        if !settled(self, cell, stamp) {
+        let checksum = self.copy.checksum(memory, cell, stamp);
+        if !settled(self, RejectedEntry { cell, version: stamp, checksum }) {
             left.has_rejected = true;
             return Ok(None);
         }
@@ -100,27 +101,25 @@ impl TableReader {
         Some(Taken { meta, conflated, begin: ENTRY_WORD, len: header.entry_len as usize })
     }
 
-    /// Whether this entry has been rejected for so long that it is final.
-    pub(super) fn has_settled(
-        &mut self,
-        (cell, version): (usize, Stamp),
-        now_ns: u64,
-        settled_ns: u64,
-    ) -> bool {
-        let fits = |it: &Suspicion| (it.cell, it.version) == (cell, version);
-        let since_ns = match self.suspicion.filter(fits) {
-            Some(suspicion) => suspicion.since_ns,
+    /// Whether this entry has been rejected for so long, with the same bytes, that it is final. Two copies with different bytes may both
+    /// be torn: one by the write of the entry, and one by that of the next entry in its slot.
+    pub(super) fn has_settled(&mut self, entry: RejectedEntry, now_ns: u64, settled_ns: u64) -> bool {
+        let first = Suspicion { entry, begun_ns: now_ns, since_ns: now_ns };
+        let is_of_cell = |it: &Suspicion| (it.entry.cell, it.entry.version) == (entry.cell, entry.version);
+        let suspicion = match self.suspicion {
+            Some(before) if before.entry == entry => before,
+            Some(before) if is_of_cell(&before) => Suspicion { begun_ns: before.begun_ns, ..first },
             // One at a time: the others wait for their turn.
-            None if self
-                .suspicion
-                .is_some_and(|it| it.cell != cell && now_ns.saturating_sub(it.since_ns) < 2 * settled_ns) =>
+            Some(other)
+                if other.entry.cell != entry.cell
+                    && now_ns.saturating_sub(other.begun_ns) < 2 * settled_ns =>
             {
                 return false;
             }
-            None => now_ns,
+            _ => first,
         };
-        self.suspicion = Some(Suspicion { cell, version, since_ns });
-        now_ns.saturating_sub(since_ns) >= settled_ns
+        self.suspicion = Some(suspicion);
+        now_ns.saturating_sub(suspicion.since_ns) >= settled_ns
     }
 
     /// Skips a damaged entry; returns how it is damaged.

@@ -147,6 +147,33 @@ fn a_damaged_entry_over_a_wire_must_stay_damaged_for_a_while() {
     assert!(received + 1 >= count && is_key == 1);
 }
 
+/// A fetch is torn while the entry is written, the next one, much later, while its slot is written again.
+#[test]
+fn entry_that_was_torn_twice_over_a_wire_is_not_damaged() {
+    let mut world = World::new(8, 4, 1);
+    (0..40).for_each(|_| world.publish());
+    let mut reader = world.reader();
+    let geometry = world.writer.geometry();
+    let stamp = Stamp::new(world.region.load(geometry.version_offset(0)));
+    assert_ne!(stamp, Stamp::NONE);
+    let mirror = copy_of(&world);
+    let torn = geometry.slot_offset(0, stamp) + 40;
+    let whole = mirror.load(torn);
+    let (mut received, mut now_ns) = (0, 0);
+    for word in [!whole, whole.wrapping_add(1), whole] {
+        mirror.store(torn, word);
+        let mut fetch = reader.plan();
+        while let Ok(Finding::More(next)) = reader.check(&mirror, &fetch, now_ns) {
+            fetch = next;
+        }
+        while let Some(taken) = reader.take_fetched(&mirror, || now_ns).expect("it is not damaged") {
+            received += usize::from(reader.verified(taken).meta.sequence == stamp.sequence());
+        }
+        now_ns += limits::DAMAGE_SETTLED_NS;
+    }
+    assert_eq!((received, reader.suspects().count()), (1, 0));
+}
+
 /// Random words anywhere: no panic, no endless loop, and no value that was never published.
 #[test]
 fn hostile_memory_is_survived() {

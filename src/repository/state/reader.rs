@@ -418,6 +418,8 @@ impl Reader for StateReader {
     fn give_up(&mut self, last: Sequence) -> Option<(Sequence, u64)> {
         let (first, count) = unread(self.last, self.first, last)?;
         (self.last, self.unreceived) = (last, last);
+        // Nothing compares an earlier value with the repository any more.
+        self.unproven.slot.clear();
         self.counts.cut_off = self.counts.cut_off.saturating_add(count);
         Some((first, count))
     }

@@ -105,6 +105,25 @@ fn padding_of_another_value_does_not_contradict_an_inline_one() {
     assert!(checked.is_ok() && !reader.is_unproven(), "{:?}", checked.err());
 }
 
+/// Its topic has ended, and only the publisher has said with which value.
+#[test]
+fn values_that_are_given_up_do_not_contradict_an_inline_one() {
+    let mut writer = writer(4, 64);
+    let mut reader = reader(&writer);
+    reader.expect_inline();
+    let region = Arc::clone(writer.region());
+    let slot = writer.publish(&[7; 13], 1, 0).unwrap().slot;
+    let words: Vec<u64> =
+        (slot.offset..slot.offset + slot.len).step_by(8).map(|offset| region.load(offset)).collect();
+    assert!(matches!(reader.take_inline(&words, Sequence::new(1), 0), Finding::Taken(_)));
+    writer.publish(&[8; 13], 1, 0).unwrap();
+    assert_eq!(reader.give_up(Sequence::new(2)), Some((Sequence::new(2), 1)));
+    let fetch = reader.plan();
+    let checked = reader.check(&region, &fetch, 0);
+    assert!(matches!(checked, Ok(Finding::Nothing)), "{:?}", checked.err());
+    assert_eq!((reader.last(), reader.counts().contradicted), (Sequence::new(2), 0));
+}
+
 #[test]
 fn a_value_that_is_too_long_is_refused_and_nothing_changes() {
     let mut writer = writer(2, 100);

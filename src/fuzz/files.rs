@@ -11,6 +11,7 @@ use crate::layout::log::LogGeometry;
 use crate::layout::state::StateGeometry;
 use crate::layout::table::{PRESENT, TableGeometry};
 use crate::layout::{Geometry, WORD};
+use crate::limits;
 use crate::memory::{Protection, Region, RepositoryFileError};
 use crate::repository::log::LogWriter;
 use crate::repository::state::StateWriter;
@@ -99,6 +100,10 @@ fn continue_changed<W: Recover>(
     assert!(is_changed || writer.last() == newest, "a repository is not that of its publisher");
     for more in 0..40 {
         let last = writer.last();
+        if last.get() > limits::SEQUENCE_MAX {
+            // No publisher gets there unless the file says that it almost has.
+            return;
+        }
         let again = recover().map(|again| again.last());
         assert_eq!(again, Ok(last), "a repository that was continued is refused");
         publish(&mut writer, last.get() + 1 + more % 2);

@@ -61,8 +61,8 @@ pub enum NodeError {
     },
     /// The node listens beyond its host, and everyone may connect.
     #[error(
-        "a node that listens at {address} admits anyone on that network: give it a keyring with NodeBuilder::keys \
-         (--key-file), or say that this is meant with NodeBuilder::insecure (--insecure)"
+        "a node that listens at {address} admits anyone on that network: give it a keyring with NodeBuilder::keys, \
+         or say that this is meant with NodeBuilder::insecure"
     )]
     Unprotected {
         /// The address.

@@ -225,7 +225,16 @@ impl From<NodeError> for Failure {
             NodeError::System { .. } => Exit::Local,
             _ => of_system(&error).unwrap_or(Exit::Unreachable),
         };
-        Self::of(exit, &error)
+        match &error {
+            NodeError::Unprotected { address } => Self::new(
+                exit,
+                format_args!(
+                    "a node that listens at {address} admits anyone on that network: pass --key-file FILE, with a key of \
+                     `fabricast key`, or --insecure if that is meant"
+                ),
+            ),
+            _ => Self::of(exit, &error),
+        }
     }
 }
 

@@ -21,6 +21,8 @@ pub(super) struct Reception {
     listener: Option<CmListener>,
     /// When it tries to listen again, ns.
     again_ns: u64,
+    /// Why it could not the last time.
+    hindrance: String,
     /// What was not reported yet.
     news: Option<ListenerNews>,
 }
@@ -28,7 +30,8 @@ pub(super) struct Reception {
 impl Reception {
     /// Takes over a listener.
     pub(super) fn new(listener: CmListener, at: &SocketAddr) -> Self {
-        Self { at: listener.address().unwrap_or(*at), listener: Some(listener), again_ns: 0, news: None }
+        let at = listener.address().unwrap_or(*at);
+        Self { at, listener: Some(listener), again_ns: 0, hindrance: String::new(), news: None }
     }
 
     /// Returns a handle that becomes readable when a request arrives. `None` without a device.
@@ -82,10 +85,16 @@ impl Reception {
         let listener = match CmListener::open(&self.at, devices) {
             Ok(listener) => listener,
             Err(error) => {
-                tracing::debug!(target: "fabricast", at = %self.at, error = %ErrorChain(&error), "the RDMA device is not back");
+                let hindrance = ErrorChain(&error).to_string();
+                // Once: it tries every two seconds.
+                if hindrance != self.hindrance {
+                    tracing::warn!(target: "fabricast", at = %self.at, error = hindrance, "cannot listen for RDMA peers again yet");
+                    self.hindrance = hindrance;
+                }
                 return Ok(());
             }
         };
+        self.hindrance.clear();
         let data = epoll::EventData::new_u64(0);
         let added = epoll::add(readable, listener.channel.as_fd(), data, epoll::EventFlags::IN);
         added.map_err(FabricError::system("wait for peers"))?;

@@ -24,7 +24,8 @@ impl Recover for TableWriter {
     ) -> Result<Self, Damage> {
         let last = continued.check_newest(Sequence::new(region.load(HOT_SEQUENCE)), HOT_SEQUENCE)?;
         let copy = EntryCopy::new(geometry, EntryCheck::new(line.topic, line.epoch));
-        let mut cells = Cells { region: Arc::clone(&region), geometry, last, copy, published_ns: None };
+        let (newest, published_ns) = (continued.after, None);
+        let mut cells = Cells { region: Arc::clone(&region), geometry, last, copy, newest, published_ns };
         let mut writer = Self::new(region, geometry, line);
         writer.begin_after(last);
         for cell in 0..geometry.capacity() {
@@ -35,6 +36,10 @@ impl Recover for TableWriter {
                 let offset = geometry.version_offset(cell);
                 return Err(Damage { what: "a key that two cells have", offset });
             }
+        }
+        // Each commit changes a cell, and that keeps its last committed version.
+        if cells.newest != last {
+            return Err(Damage { what: "the newest sequence", offset: HOT_SEQUENCE });
         }
         cells.finish(writer.keys());
         Ok(writer)
@@ -48,6 +53,8 @@ struct Cells {
     /// The last commit.
     last: Sequence,
     copy: EntryCopy,
+    /// The newest commit of which an entry is there.
+    newest: Sequence,
     /// When the newest entry was published.
     published_ns: Option<u64>,
 }
@@ -78,6 +85,7 @@ impl Cells {
             return Ok((if is_untouched { Stamp::NONE } else { Stamp::NONE.after_loss() }, None));
         }
         let entry = self.copy.take(&self.region, cell, committed).map_err(|_| damage)?;
+        self.newest = self.newest.max(committed.sequence());
         self.published_ns = self.published_ns.max(Some(entry.header.published_ns));
         let lost = self.stamp_in(cell, committed.other());
         let is_whole = lost != Stamp::NONE && lost.sequence() <= self.last;

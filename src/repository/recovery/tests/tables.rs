@@ -137,4 +137,6 @@ fn damaged_table_is_refused() {
     world.region.store(slot + SLOT_CRC, check);
     world.region.store(HOT_SEQUENCE, 1);
     assert!(recover(&world).is_err(), "the table of the first commit is gone");
+    world.region.store(HOT_SEQUENCE, world.writer.last().get() + 1);
+    assert_eq!(recover(&world).unwrap_err().offset, HOT_SEQUENCE);
 }

@@ -229,6 +229,22 @@ impl EventSink for TracingSink {
 
 impl Event {
     /// Writes it as a `tracing` record with the target `fabricast`, as a node does that has no other sink, with a level by its kind.
+    ///
+    /// ```
+    /// use fabricast::{Event, EventSink};
+    ///
+    /// /// Logs every event but those of peers that were turned away.
+    /// #[derive(Debug)]
+    /// struct Log;
+    ///
+    /// impl EventSink for Log {
+    ///     fn event(&self, event: &Event) {
+    ///         if !matches!(event, Event::PeerRejected { .. }) {
+    ///             event.log();
+    ///         }
+    ///     }
+    /// }
+    /// ```
     pub fn log(&self) {
         let event = self;
         match self {

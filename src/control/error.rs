@@ -312,6 +312,15 @@ const KNOWN: [(RefuseReason, u16, &str); 19] = [
 impl ControlError {
     /// Returns whether the other end does not admit this node, or not any more, to what it asked for: the keys at one of the ends have
     /// to change, or what the publisher's program revoked.
+    ///
+    /// ```
+    /// use fabricast::{ControlError, RefuseReason};
+    ///
+    /// let refused = |reason| ControlError::Refused { reason, text: String::new() };
+    /// assert!(refused(RefuseReason::NotAuthenticated).denies_access());
+    /// // That passes: the next attempt may succeed.
+    /// assert!(!refused(RefuseReason::TooManySessions).denies_access());
+    /// ```
     pub fn denies_access(&self) -> bool {
         use RefuseReason::{NotAuthenticated, NotPermitted};
         match self {

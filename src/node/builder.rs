@@ -190,6 +190,14 @@ impl NodeBuilder {
     /// A member may do what a process of this user may over shared memory, unless there is a [keyring](Self::keys), which decides
     /// for them as for anyone, or an [admission](Self::admission), which sees their user and group ([`PeerAddress`]).
     ///
+    /// ```no_run
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// // 1007 is the group of those who may read the quotes: `getent group quotes` shows it.
+    /// let node = fabricast::Node::builder().name("quotes")?.runtime_dir("/run/quotes").shm_group(1007).open()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// [`PeerAddress`]: crate::PeerAddress
     pub fn shm_group(self, group: u32) -> Self {
         Self { shm_group: Some(group), ..self }

@@ -209,6 +209,10 @@ fn parse(line: &[u64; WORDS]) -> Option<Counter> {
     let (text, number) = described.split_at(UNIT - NAME);
     let unit = Unit::ALL.into_iter().find(|unit| number == unit.number().to_le_bytes())?;
     let name = std::str::from_utf8(text).ok()?.trim_end_matches('\0').to_owned();
+    // A peer may write what it wants, and the name is shown on terminals.
+    if name.chars().any(char::is_control) {
+        return None;
+    }
     let [value, first_ns, last_ns, ..] = *line;
     Some(Counter { name, unit, value, first_ns, last_ns })
 }
@@ -224,6 +228,16 @@ mod tests {
     fn counters() -> (Arc<Region>, Counters) {
         let region = Arc::new(Region::allocate(4096, Protection::PeersRead).unwrap());
         (Arc::clone(&region), Counters::new(region, 128, 512))
+    }
+
+    #[test]
+    fn name_with_control_characters_is_passed_over() {
+        let (region, mut counters) = counters();
+        for name in ["\u{1b}[2J", "two\nlines", "nul\0inside", "plain"] {
+            counters.add(name, Unit::Count, 1).unwrap();
+        }
+        let read = read(&region, 128, 512);
+        assert_eq!(read.iter().map(|it| it.name.as_str()).collect::<Vec<_>>(), ["plain"]);
     }
 
     #[test]

@@ -318,7 +318,7 @@ impl ControlError {
     ///
     /// let refused = |reason| ControlError::Refused { reason, text: String::new() };
     /// assert!(refused(RefuseReason::NotAuthenticated).denies_access());
-    /// // That passes: the next attempt may succeed.
+    /// // A temporary refusal: the next attempt may succeed.
     /// assert!(!refused(RefuseReason::TooManySessions).denies_access());
     /// ```
     pub fn denies_access(&self) -> bool {

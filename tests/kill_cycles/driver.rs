@@ -352,7 +352,7 @@ impl Publishers for Near {
 
 /// Waits until nothing is left in the directory of nodes, and no socket is bound there.
 pub(crate) fn check_directory(dir: &Path) {
-    let is_left = |name: &str| name.ends_with(".node") || name.ends_with(".sock");
+    let is_left = |name: &str| [".node", ".sock", ".bind"].iter().any(|suffix| name.ends_with(suffix));
     let path = dir.to_string_lossy().into_owned();
     wait_until("the directory to be empty, and no socket left", || {
         let entries = std::fs::read_dir(dir).expect("a directory").flatten();

@@ -1,8 +1,8 @@
 //! The runtime directory, where the nodes of one user on one host discover each other.
 //!
 //! A node has two files in it: `NAME.node`, its entry, which its process keeps locked while it runs,
-//! and `NAME.sock`, its Unix socket, which is `NAME.bind` until it accepts those that may connect, and only those. The lock, not the
-//! file, shows that the node is alive; the next node that starts removes the files of dead nodes.
+//! and `NAME.sock`, its Unix socket, which is `NAME.bind` until it listens with its final mode. The lock, not the file, shows that the
+//! node is alive; the next node that starts removes the files of dead nodes.
 //!
 //! The directory is `FABRICAST_RUNTIME_DIR`, else `fabricast` in `XDG_RUNTIME_DIR`, else
 //! `/tmp/fabricast-UID`. A node that claims a name creates it if it is missing. A directory that others than its owner can write is
@@ -243,7 +243,7 @@ impl RuntimeDirectory {
         Err(FabricError::NameInUse { node: node.clone(), process })
     }
 
-    /// Writes the entry of a node, and removes a stale socket of that name.
+    /// Writes the entry of a node, and removes what a dead node of that name has left of its socket.
     fn announce(&self, directory: &OwnedFd, node: &NodeName, mut entry: &File) -> Result<(), FabricError> {
         let process = std::process::id();
         let content = NameEntry { node: node.clone(), process, started_ns: SystemClock.realtime_ns() };
@@ -399,10 +399,11 @@ fn is_named(directory: &OwnedFd, file: &File, name: &str) -> bool {
 }
 
 impl Claim {
-    /// Gives the socket, which was bound and listens, the name that peers connect to.
+    /// Gives the socket, which was bound and listens, the name that peers connect to. Fails if that exists: see [`Drop`] of this.
     pub(super) fn show_socket(&self) -> Result<(), Errno> {
-        let name = |suffix| format!("{}{suffix}", self.node);
-        rustix::fs::renameat(&self.directory, name(BINDING_SUFFIX), &self.directory, name(SOCKET_SUFFIX))
+        let [bound, shown] = [BINDING_SUFFIX, SOCKET_SUFFIX].map(|suffix| format!("{}{suffix}", self.node));
+        rustix::fs::linkat(&self.directory, &bound, &self.directory, &shown, AtFlags::empty())?;
+        rustix::fs::unlinkat(&self.directory, &bound, AtFlags::empty())
     }
 }
 
@@ -467,6 +468,7 @@ mod tests {
         let dead = NameEntry { node: node("dead"), process: 1, started_ns: 1 };
         std::fs::write(holder.path().join("run/dead.node"), dead.emit()).unwrap();
         std::fs::write(holder.path().join("run/dead.sock"), b"").unwrap();
+        std::fs::write(holder.path().join("run/dead.bind"), b"").unwrap();
         let entries = directory.entries().unwrap();
         assert_eq!((entries.len(), entries[0].alive), (1, false));
         let _claim = directory.claim(&node("b")).unwrap();

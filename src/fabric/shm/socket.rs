@@ -69,7 +69,7 @@ impl ShmListener {
             }
             rustix::fs::chmod(&claim.binding_address, mode)?;
             rustix::net::listen(&socket, BACKLOG)?;
-            // Not before: a member of the group that connects meanwhile would be refused for good.
+            // Not before: a member of the group that connects meanwhile would be refused.
             claim.show_socket()?;
             Ok(socket)
         };

@@ -21,8 +21,8 @@ pub(super) struct Reception {
     listener: Option<CmListener>,
     /// When it tries to listen again, ns.
     again_ns: u64,
-    /// Why it could not the last time.
-    hindrance: String,
+    /// Why the last attempt failed; empty while it listens.
+    last_failure: String,
     /// What was not reported yet.
     news: Option<ListenerNews>,
 }
@@ -31,7 +31,7 @@ impl Reception {
     /// Takes over a listener.
     pub(super) fn new(listener: CmListener, at: &SocketAddr) -> Self {
         let at = listener.address().unwrap_or(*at);
-        Self { at, listener: Some(listener), again_ns: 0, hindrance: String::new(), news: None }
+        Self { at, listener: Some(listener), again_ns: 0, last_failure: String::new(), news: None }
     }
 
     /// Returns a handle that becomes readable when a request arrives. `None` without a device.
@@ -85,16 +85,16 @@ impl Reception {
         let listener = match CmListener::open(&self.at, devices) {
             Ok(listener) => listener,
             Err(error) => {
-                let hindrance = ErrorChain(&error).to_string();
-                // Once: it tries every two seconds.
-                if hindrance != self.hindrance {
-                    tracing::warn!(target: "fabricast", at = %self.at, error = hindrance, "cannot listen for RDMA peers again yet");
-                    self.hindrance = hindrance;
+                let failure = ErrorChain(&error).to_string();
+                // It tries every two seconds: a reason is logged when it is another one.
+                if failure != self.last_failure {
+                    tracing::warn!(target: "fabricast", at = %self.at, error = failure, "cannot listen for RDMA peers again yet");
+                    self.last_failure = failure;
                 }
                 return Ok(());
             }
         };
-        self.hindrance.clear();
+        self.last_failure.clear();
         let data = epoll::EventData::new_u64(0);
         let added = epoll::add(readable, listener.channel.as_fd(), data, epoll::EventFlags::IN);
         added.map_err(FabricError::system("wait for peers"))?;

@@ -181,12 +181,16 @@ impl EntryCopy {
         self.verify(stamp, len, found)
     }
 
-    /// Copies the whole slot of this stamp, whatever it holds, and returns the checksum of that copy.
+    /// Copies the slot of this stamp, as long as the entry that it holds, and returns the checksum of the copy.
     #[cold]
     pub(super) fn checksum(&mut self, memory: &Region, cell: usize, stamp: Stamp) -> u32 {
-        // A run has as many words as a slot: two of the checksum instead of the stamps.
-        memory.copy_out(self.geometry.slot_offset(cell, stamp), &mut self.run);
-        crc32(bytemuck::cast_slice(&self.run))
+        let slot = self.geometry.slot_offset(cell, stamp);
+        let len = EntryHeader::entry_len(memory.load(slot + SLOT_RUN));
+        // A run is as long as a slot: its cell and its stamp take the place of the slot's stamp and checksum.
+        let words = ENTRY_WORD + entry_words(len.min(self.geometry.payload_len_max()));
+        let (copy, _) = self.run.split_at_mut(words);
+        memory.copy_out(slot, copy);
+        crc32(bytemuck::cast_slice(copy))
     }
 
     /// Checks the private copy: its lengths and its checksum.

@@ -4,7 +4,7 @@ mod lookup;
 mod recall;
 mod visit;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use hashbrown::HashMap;
 
@@ -77,7 +77,8 @@ pub(crate) struct TableReader {
     suspects: BTreeSet<usize>,
     /// The last one that was found.
     damaged: usize,
-    suspicion: Option<Suspicion>,
+    /// Entries that may be damaged, by their cells.
+    suspicions: BTreeMap<usize, Suspicion>,
     changed: ChangedKey,
     /// The newest commit of which an entry was read, and when it was published, ns since the Unix epoch.
     newest_read: (Sequence, u64),
@@ -160,23 +161,18 @@ struct RemovedKey {
     meta: Meta,
 }
 
-/// A copy of an entry that was rejected though its cell has not changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct RejectedEntry {
-    cell: usize,
-    version: Stamp,
-    /// The checksum of all bytes of its slot.
-    checksum: u32,
-}
-
-/// A rejected entry that may be damaged.
+/// An entry that was rejected though its cell has not changed. Times are ns of the caller's clock.
 #[derive(Clone, Copy, Debug)]
 struct Suspicion {
-    entry: RejectedEntry,
-    /// When it was first rejected, ns of the caller's clock.
-    begun_ns: u64,
-    /// When it was first rejected with these bytes.
+    version: Stamp,
+    /// The checksum of the bytes in its slot, and since when they were the same.
+    checksum: u32,
     since_ns: u64,
+    /// When the current time of rejections began, and how many are over.
+    time_ns: u64,
+    times: u64,
+    /// When it was last rejected.
+    seen_ns: u64,
 }
 
 impl TableReader {
@@ -209,7 +205,7 @@ impl TableReader {
             gone: HashMap::new(),
             suspects: BTreeSet::new(),
             damaged: 0,
-            suspicion: None,
+            suspicions: BTreeMap::new(),
             changed: ChangedKey::default(),
             newest_read: (Sequence::NONE, 0),
             scan: Scan::default(),
@@ -261,7 +257,7 @@ impl TableReader {
     fn take_change(
         &mut self,
         memory: &Region,
-        settled: impl Fn(&mut Self, RejectedEntry) -> bool,
+        settled: impl Fn(&mut Self, usize, Stamp) -> bool,
     ) -> Result<Option<Taken>, ReadFailure> {
         self.has_more = false;
         if let Some(taken) = self.take_removed() {
@@ -434,7 +430,7 @@ impl Reader for TableReader {
 
     #[inline]
     fn poll(&mut self, memory: &Region) -> Result<Option<Taken>, ReadFailure> {
-        self.take_change(memory, |_, _| true)
+        self.take_change(memory, |_, _, _| true)
     }
 
     #[inline]
@@ -445,10 +441,11 @@ impl Reader for TableReader {
         now_ns: impl Fn() -> u64,
     ) -> Result<Option<Taken>, ReadFailure> {
         match order {
-            WriteOrder::FinalWrites => self.take_change(landing, |_, _| true),
+            WriteOrder::FinalWrites => self.take_change(landing, |_, _, _| true),
             // The slot of a cell that changed twice since it was last written is overwritten in place.
-            WriteOrder::Words | WriteOrder::Writes => self.take_change(landing, |reader, entry| {
-                reader.has_settled(entry, now_ns(), limits::ARRIVAL_SETTLED_NS)
+            WriteOrder::Words | WriteOrder::Writes => self.take_change(landing, |reader, cell, version| {
+                let times = (now_ns(), limits::ARRIVAL_SETTLED_NS);
+                reader.has_settled(landing, (cell, version), times)
             }),
         }
     }
@@ -513,8 +510,8 @@ impl Reader for TableReader {
         }
         while let Some((cell, version)) = self.scan.next_cell() {
             let (at, mut left) = (CellMemory::Mirror(mirror, version), Left::default());
-            let outcome = self.visit(at, cell, &mut left, &|reader: &mut Self, entry| {
-                reader.has_settled(entry, now_ns(), limits::DAMAGE_SETTLED_NS)
+            let outcome = self.visit(at, cell, &mut left, &|reader: &mut Self, cell, version| {
+                reader.has_settled(mirror, (cell, version), (now_ns(), limits::DAMAGE_SETTLED_NS))
             });
             self.scan.leave(left);
             match outcome {

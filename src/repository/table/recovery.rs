@@ -25,11 +25,12 @@ impl Recover for TableWriter {
         let last = continued.check_newest(Sequence::new(region.load(HOT_SEQUENCE)), HOT_SEQUENCE)?;
         let copy = EntryCopy::new(geometry, EntryCheck::new(line.topic, line.epoch));
         let (newest, published_ns) = (continued.after, None);
-        let mut cells = Cells { region: Arc::clone(&region), geometry, last, copy, newest, published_ns };
+        let (memory, restored) = (Arc::clone(&region), Vec::new());
+        let mut cells = Cells { region: memory, geometry, last, copy, newest, published_ns, restored };
         let mut writer = Self::new(region, geometry, line);
         writer.begin_after(last);
         for cell in 0..geometry.capacity() {
-            let (stamp, entry) = cells.restore(cell)?;
+            let (stamp, entry) = cells.committed(cell)?;
             let key = entry.as_ref().filter(|entry| entry.is_present).map(|entry| cells.copy.key(entry));
             let header = entry.map(|entry| entry.header);
             if !writer.adopt(cell, stamp, header.as_ref(), key) {
@@ -53,16 +54,18 @@ struct Cells {
     /// The last commit.
     last: Sequence,
     copy: EntryCopy,
-    /// The newest commit of which an entry is there.
+    /// The newest commit that an entry has.
     newest: Sequence,
     /// When the newest entry was published.
     published_ns: Option<u64>,
+    /// The offsets of versions that are of a lost commit, and the last committed ones. Nothing is stored before all cells were checked.
+    restored: Vec<(usize, Stamp)>,
 }
 
 impl Cells {
-    /// Gives a cell its last committed version. Returns the stamp that the next entry continues, and the entry of that version; `None` if
+    /// Finds the last committed version of a cell. Returns the stamp that the next entry continues, and the entry of that version; `None` if
     /// the cell has none.
-    fn restore(&mut self, cell: usize) -> Result<(Stamp, Option<Entry>), Damage> {
+    fn committed(&mut self, cell: usize) -> Result<(Stamp, Option<Entry>), Damage> {
         let offset = self.geometry.version_offset(cell);
         let damage = Damage { what: "an entry of the table", offset };
         let version = Stamp::new(self.region.load(offset));
@@ -76,7 +79,7 @@ impl Cells {
             _ => other,
         };
         if committed != version {
-            self.region.store_release(offset, committed.get());
+            self.restored.push((offset, committed));
         }
         if committed == Stamp::NONE {
             // A cell that never had a key begins with slot 1, and is untouched unless its first entry is lost.
@@ -97,8 +100,11 @@ impl Cells {
         Stamp::new(self.region.load(self.geometry.slot_offset(cell, slot)))
     }
 
-    /// Makes the words of the pages and of the hot line those of the last commit.
+    /// Makes the versions, and the words of the pages and of the hot line, those of the last commit.
     fn finish(&self, keys: usize) {
+        for (offset, version) in &self.restored {
+            self.region.store_release(*offset, version.get());
+        }
         for page in 0..self.geometry.page_count() {
             let page = self.geometry.page_offset(page);
             for word in [page, page + WORD] {

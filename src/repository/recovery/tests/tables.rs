@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{CONTINUED, Random, Scenario, TOPIC, kill_after_each_word, payload, recovered, region};
+use super::{
+    CONTINUED, Continued, Random, Scenario, TOPIC, kill_after_each_word, payload, recovered, region,
+};
 use crate::id::{Epoch, Sequence};
 use crate::layout::header::{HOT_SEQUENCE, StaticHeader};
 use crate::layout::table::{PRESENT, SLOT_CRC, Stamp, TableGeometry};
@@ -127,6 +129,9 @@ fn damaged_table_is_refused() {
             .map(|writer| writer.last())
     };
     assert_eq!(recover(&world), Ok(world.writer.last()));
+    world.region.store(HOT_SEQUENCE, world.writer.last().get() + 1);
+    assert_eq!(recover(&world).unwrap_err().offset, HOT_SEQUENCE);
+    world.region.store(HOT_SEQUENCE, world.writer.last().get());
     let used = |cell: &usize| world.region.load(world.geometry.version_offset(*cell)) != 0;
     let cell = (0..6).find(used).expect("a cell");
     let version = world.geometry.version_offset(cell);
@@ -137,6 +142,21 @@ fn damaged_table_is_refused() {
     world.region.store(slot + SLOT_CRC, check);
     world.region.store(HOT_SEQUENCE, 1);
     assert!(recover(&world).is_err(), "the table of the first commit is gone");
-    world.region.store(HOT_SEQUENCE, world.writer.last().get() + 1);
-    assert_eq!(recover(&world).unwrap_err().offset, HOT_SEQUENCE);
+    // What was refused is as it was.
+    world.region.store(HOT_SEQUENCE, world.writer.last().get());
+    assert_eq!(recover(&world), Ok(world.writer.last()));
+}
+
+/// Its publisher began after the values of an earlier repository, and was killed before its first commit.
+#[test]
+fn table_without_a_commit_goes_on_after_the_sequence_it_began_after() {
+    let mut world = Tables::begin();
+    let after = Sequence::new(5);
+    let continued = Continued { after, ..CONTINUED };
+    for commits in 0..2 {
+        let writer = TableWriter::recover(Arc::clone(&world.region), world.geometry, &world.line, &continued);
+        world.writer = writer.expect("a repository");
+        assert_eq!(world.writer.last().get(), after.get() + commits);
+        assert!(stage(&mut world.writer, b"k-1", b"value", 1) && world.writer.commit(1).is_some());
+    }
 }

@@ -1,12 +1,18 @@
 //! Reading one cell.
 
-use super::{ChangedKey, RejectedEntry, Suspicion, TableReader};
+use super::{ChangedKey, Suspicion, TableReader};
 use crate::id::Meta;
 use crate::layout::table::{ENTRY_WORD, Stamp};
 use crate::limits;
+use crate::memory::Region;
 use crate::repository::table::entry::{CellMemory, Choice, Entry, EntryRejection};
 use crate::repository::table::scan::Left;
 use crate::repository::{ReadFailure, Taken};
+
+/// The most cells whose entries may be damaged at once; more wait for their turn.
+const SUSPICIONS_MAX: usize = 64;
+/// After as many times of rejections an entry is damaged, although its bytes differ: no write takes that long.
+const TIMES_MAX: u64 = 3;
 
 impl TableReader {
     /// Takes the newest committed entry of a cell, if it is new and its key is wanted. Leaves a cell that keeps changing to the next
@@ -17,7 +23,7 @@ impl TableReader {
         at: CellMemory<'_>,
         cell: usize,
         left: &mut Left,
-        settled: &impl Fn(&mut Self, RejectedEntry) -> bool,
+        settled: &impl Fn(&mut Self, usize, Stamp) -> bool,
     ) -> Result<Option<Taken>, ReadFailure> {
         let memory = at.region();
         let known = self.cells.get(cell).map_or(Stamp::NONE, |known| known.version);
@@ -45,8 +51,7 @@ impl TableReader {
             left.has_changing = true;
             return Ok(None);
         }
-        let checksum = self.copy.checksum(memory, cell, stamp);
-        if !settled(self, RejectedEntry { cell, version: stamp, checksum }) {
+        if !settled(self, cell, stamp) {
             left.has_rejected = true;
             return Ok(None);
         }
@@ -62,6 +67,9 @@ impl TableReader {
         self.newest_read = self.newest_read.max((stamp.sequence(), header.published_ns));
         if !self.suspects.is_empty() {
             self.suspects.remove(&cell);
+        }
+        if !self.suspicions.is_empty() {
+            self.suspicions.remove(&cell);
         }
         if !self.recalled.is_over() && self.compare_recalled(cell, entry) {
             return None;
@@ -101,25 +109,38 @@ impl TableReader {
         Some(Taken { meta, conflated, begin: ENTRY_WORD, len: header.entry_len as usize })
     }
 
-    /// Whether this entry has been rejected for so long, with the same bytes, that it is final. Two copies with different bytes may both
-    /// be torn: one by the write of the entry, and one by that of the next entry in its slot.
-    pub(super) fn has_settled(&mut self, entry: RejectedEntry, now_ns: u64, settled_ns: u64) -> bool {
-        let first = Suspicion { entry, begun_ns: now_ns, since_ns: now_ns };
-        let is_of_cell = |it: &Suspicion| (it.entry.cell, it.entry.version) == (entry.cell, entry.version);
-        let suspicion = match self.suspicion {
-            Some(before) if before.entry == entry => before,
-            Some(before) if is_of_cell(&before) => Suspicion { begun_ns: before.begun_ns, ..first },
-            // One at a time: the others wait for their turn.
-            Some(other)
-                if other.entry.cell != entry.cell
-                    && now_ns.saturating_sub(other.begun_ns) < 2 * settled_ns =>
-            {
+    /// Whether this rejected entry is final: its slot has had the same bytes for `settled_ns`, or the entry was rejected in each of
+    /// several such times. Two copies with different bytes may both be torn: the first by the write of the entry, the other by that
+    /// of the next entry in its slot, which the cell's version then names soon.
+    #[cold]
+    pub(super) fn has_settled(
+        &mut self,
+        memory: &Region,
+        (cell, version): (usize, Stamp),
+        (now_ns, settled_ns): (u64, u64),
+    ) -> bool {
+        if self.suspicions.len() >= SUSPICIONS_MAX && !self.suspicions.contains_key(&cell) {
+            // Some may be of cells that have changed, or are not wanted any more.
+            self.suspicions.retain(|_, it| now_ns.saturating_sub(it.seen_ns) < TIMES_MAX * settled_ns);
+            if self.suspicions.len() >= SUSPICIONS_MAX {
                 return false;
             }
-            _ => first,
-        };
-        self.suspicion = Some(suspicion);
-        now_ns.saturating_sub(suspicion.since_ns) >= settled_ns
+        }
+        let checksum = self.copy.checksum(memory, cell, version);
+        let first =
+            Suspicion { version, checksum, since_ns: now_ns, time_ns: now_ns, times: 0, seen_ns: now_ns };
+        let suspicion = self.suspicions.entry(cell).or_insert(first);
+        if suspicion.version != version {
+            *suspicion = first;
+        }
+        if suspicion.checksum != checksum {
+            (suspicion.checksum, suspicion.since_ns) = (checksum, now_ns);
+        }
+        if now_ns.saturating_sub(suspicion.time_ns) >= settled_ns {
+            (suspicion.time_ns, suspicion.times) = (now_ns, suspicion.times + 1);
+        }
+        suspicion.seen_ns = now_ns;
+        now_ns.saturating_sub(suspicion.since_ns) >= settled_ns || suspicion.times >= TIMES_MAX
     }
 
     /// Skips a damaged entry; returns how it is damaged.
@@ -131,7 +152,7 @@ impl TableReader {
             known.has_key &= self.wanted.has(cell);
         }
         self.wanted.set(cell, true);
-        self.suspicion = None;
+        self.suspicions.remove(&cell);
         self.suspects.insert(cell);
         if !self.recalled.is_over() {
             self.recalled.damaged.insert(cell);

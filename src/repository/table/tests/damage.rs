@@ -174,6 +174,43 @@ fn entry_that_was_torn_twice_over_a_wire_is_not_damaged() {
     assert_eq!((received, reader.suspects().count()), (1, 0));
 }
 
+/// Whatever a peer does to an entry, its subscribers learn of it, and of those of other cells.
+#[test]
+fn entries_whose_bytes_are_never_the_same_are_damaged() {
+    for step_ns in [1_000_000, limits::DAMAGE_SETTLED_NS, 10 * limits::DAMAGE_SETTLED_NS] {
+        let mut world = World::new(8, 4, 1);
+        (0..40).for_each(|_| world.publish());
+        let mut reader = world.reader();
+        let geometry = world.writer.geometry();
+        let mirror = copy_of(&world);
+        let stamp = |cell: usize| Stamp::new(mirror.load(geometry.version_offset(cell)));
+        let cells: Vec<usize> = (0..8).filter(|cell| stamp(*cell) != Stamp::NONE).collect();
+        assert!(cells.len() >= 3);
+        let (mut failures, mut now_ns) = (0, 0);
+        for change in 1..200 {
+            for (index, cell) in cells.iter().enumerate() {
+                // The first and the last one change, those between are damaged once.
+                let is_changed = index == 0 || index == cells.len() - 1 || change == 1;
+                let word = geometry.slot_offset(*cell, stamp(*cell)) + 40;
+                mirror.store(word, mirror.load(word).wrapping_add(u64::from(is_changed)));
+            }
+            let mut fetch = reader.plan();
+            while let Ok(Finding::More(next)) = reader.check(&mirror, &fetch, now_ns) {
+                fetch = next;
+            }
+            loop {
+                match reader.take_fetched(&mirror, || now_ns) {
+                    Ok(None) => break,
+                    Ok(Some(_)) => panic!("an entry with other bytes"),
+                    Err(_) => failures += 1,
+                }
+            }
+            now_ns += step_ns;
+        }
+        assert_eq!((failures, reader.counts().rejected), (cells.len(), cells.len() as u64));
+    }
+}
+
 /// Random words anywhere: no panic, no endless loop, and no value that was never published.
 #[test]
 fn hostile_memory_is_survived() {

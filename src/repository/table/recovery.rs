@@ -58,7 +58,7 @@ struct Cells {
     newest: Sequence,
     /// When the newest entry was published.
     published_ns: Option<u64>,
-    /// The offsets of versions that are of a lost commit, and the last committed ones. Nothing is stored before all cells were checked.
+    /// The offsets of versions of a lost commit, with the last committed ones. They are stored once all cells were checked.
     restored: Vec<(usize, Stamp)>,
 }
 

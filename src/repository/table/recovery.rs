@@ -63,8 +63,8 @@ struct Cells {
 }
 
 impl Cells {
-    /// Finds the last committed version of a cell. Returns the stamp that the next entry continues, and the entry of that version; `None` if
-    /// the cell has none.
+    /// Finds the last committed version of a cell. Returns the stamp that the next entry continues, and the entry of that version, `None`
+    /// if the cell has none.
     fn committed(&mut self, cell: usize) -> Result<(Stamp, Option<Entry>), Damage> {
         let offset = self.geometry.version_offset(cell);
         let damage = Damage { what: "an entry of the table", offset };

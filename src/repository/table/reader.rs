@@ -168,9 +168,9 @@ struct Suspicion {
     /// The checksum of the bytes in its slot, and since when they were the same.
     checksum: u32,
     since_ns: u64,
-    /// When the current time of rejections began, and how many are over.
-    time_ns: u64,
-    times: u64,
+    /// When the current settling period began, and how many are over.
+    period_ns: u64,
+    periods: u64,
     /// When it was last rejected.
     seen_ns: u64,
 }

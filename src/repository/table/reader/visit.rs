@@ -11,8 +11,8 @@ use crate::repository::{ReadFailure, Taken};
 
 /// The most cells whose entries may be damaged at once; more wait for their turn.
 const SUSPICIONS_MAX: usize = 64;
-/// After as many times of rejections an entry is damaged, although its bytes differ: no write takes that long.
-const TIMES_MAX: u64 = 3;
+/// An entry that is rejected in so many settling periods is damaged, although its bytes differ: no write takes that long.
+const PERIODS_MAX: u64 = 3;
 
 impl TableReader {
     /// Takes the newest committed entry of a cell, if it is new and its key is wanted. Leaves a cell that keeps changing to the next
@@ -109,9 +109,9 @@ impl TableReader {
         Some(Taken { meta, conflated, begin: ENTRY_WORD, len: header.entry_len as usize })
     }
 
-    /// Whether this rejected entry is final: its slot has had the same bytes for `settled_ns`, or the entry was rejected in each of
-    /// several such times. Two copies with different bytes may both be torn: the first by the write of the entry, the other by that
-    /// of the next entry in its slot, which the cell's version then names soon.
+    /// Whether this rejected entry is damaged: its slot has had the same bytes for `settled_ns`, or it was rejected in several such
+    /// periods. Two copies with different bytes may both be torn: the first by the write of the entry, the other by that of the next entry
+    /// in its slot, which the cell's version then names soon.
     #[cold]
     pub(super) fn has_settled(
         &mut self,
@@ -121,14 +121,14 @@ impl TableReader {
     ) -> bool {
         if self.suspicions.len() >= SUSPICIONS_MAX && !self.suspicions.contains_key(&cell) {
             // Some may be of cells that have changed, or are not wanted any more.
-            self.suspicions.retain(|_, it| now_ns.saturating_sub(it.seen_ns) < TIMES_MAX * settled_ns);
+            self.suspicions.retain(|_, it| now_ns.saturating_sub(it.seen_ns) < PERIODS_MAX * settled_ns);
             if self.suspicions.len() >= SUSPICIONS_MAX {
                 return false;
             }
         }
         let checksum = self.copy.checksum(memory, cell, version);
         let first =
-            Suspicion { version, checksum, since_ns: now_ns, time_ns: now_ns, times: 0, seen_ns: now_ns };
+            Suspicion { version, checksum, since_ns: now_ns, period_ns: now_ns, periods: 0, seen_ns: now_ns };
         let suspicion = self.suspicions.entry(cell).or_insert(first);
         if suspicion.version != version {
             *suspicion = first;
@@ -136,11 +136,11 @@ impl TableReader {
         if suspicion.checksum != checksum {
             (suspicion.checksum, suspicion.since_ns) = (checksum, now_ns);
         }
-        if now_ns.saturating_sub(suspicion.time_ns) >= settled_ns {
-            (suspicion.time_ns, suspicion.times) = (now_ns, suspicion.times + 1);
+        if now_ns.saturating_sub(suspicion.period_ns) >= settled_ns {
+            (suspicion.period_ns, suspicion.periods) = (now_ns, suspicion.periods + 1);
         }
         suspicion.seen_ns = now_ns;
-        now_ns.saturating_sub(suspicion.since_ns) >= settled_ns || suspicion.times >= TIMES_MAX
+        now_ns.saturating_sub(suspicion.since_ns) >= settled_ns || suspicion.periods >= PERIODS_MAX
     }
 
     /// Skips a damaged entry; returns how it is damaged.

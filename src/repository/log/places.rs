@@ -16,7 +16,9 @@ pub(super) fn entries<'a>(
     geometry: &'a LogGeometry,
     memory: &'a Region,
 ) -> impl Iterator<Item = LogPlace> + 'a {
-    let (start, end) = (memory.load(HOT_START), memory.load_acquire(HOT_END));
+    // In this order: at the end that is read, no record up to the newest begins.
+    let (newest, start) = (Sequence::new(memory.load(HOT_SEQUENCE)), memory.load(HOT_START));
+    let end = memory.load_acquire(HOT_END);
     (0..SEGMENT_COUNT as u64).filter_map(move |segment| {
         let offset = geometry.entry_offset(segment);
         let position = memory.load_acquire(offset);
@@ -24,8 +26,10 @@ pub(super) fn entries<'a>(
         // `LogWriter`.
         let sequence = Sequence::new(memory.load_acquire(offset + WORD));
         let is_whole = memory.load(offset) == position && sequence != Sequence::NONE;
-        // Untrusted: frames begin at whole words.
-        let is_possible = is_whole && position.is_multiple_of(WORD as u64);
+        // Untrusted: frames begin at whole words. Fetched words may be of different times: a position at the end, with the sequence of an
+        // entry before it, would be where a reader waits for a record that it has passed.
+        let is_next = position < end || sequence > newest;
+        let is_possible = is_whole && is_next && position.is_multiple_of(WORD as u64);
         (is_possible && (start..=end).contains(&position)).then_some(LogPlace { position, sequence })
     })
 }

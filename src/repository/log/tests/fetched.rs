@@ -294,6 +294,34 @@ fn an_invalid_frame_costs_only_what_was_there_when_it_was_found() {
     assert_eq!((remote.received, remote.lost), (65, 5));
 }
 
+/// The index names where the next record will be. If it is fetched while that entry is written, the position may be the new one, and the
+/// sequence that of the entry before: nothing there shows that it is wrong.
+#[test]
+fn place_whose_words_are_of_different_times_hides_no_record() {
+    for with_both in [false, true] {
+        let mut writer = writer(1 << 12, 24);
+        append(&mut writer, 400, 24);
+        let segment = |writer: &LogWriter| writer.geometry().segment(writer.committed_end());
+        let before = segment(&writer);
+        let entry = writer.geometry().entry_offset(before + 1);
+        let old = writer.region().load(entry + WORD);
+        while segment(&writer) == before {
+            append(&mut writer, 1, 24);
+        }
+        assert_eq!(writer.region().load(entry), writer.committed_end(), "the place of the next record");
+        let mut remote = Remote::new(&writer, LogStart::At(Sequence::new(old.max(300))), 1, 24);
+        remote.post();
+        remote.bring(&writer, usize::MAX);
+        if !with_both {
+            remote.mirror.store(entry + WORD, old);
+        }
+        remote.take();
+        remote.drain(&writer);
+        let newest = writer.last().get();
+        assert_eq!(remote.received + remote.lost, newest - old.max(300) + 1, "up to {newest}");
+    }
+}
+
 /// Where the rest of the ring was skipped a round ago, a shorter record may be now: the old marker proves nothing before the
 /// range is known to be whole.
 #[test]

@@ -89,7 +89,9 @@ impl TableReader {
         let (is_same, mut gone) = (held && self.directory.key(cell) == key, None);
         if held && !is_same {
             if std::mem::take(&mut known.is_reported) && self.wanted.has(cell) {
-                let (sequence, published_ns) = (known.version.sequence().next(), entry.header.published_ns);
+                // Not after the commit that shows it. That is older than the last one only where memory is damaged.
+                let sequence = known.version.sequence().next().min(entry.stamp.sequence());
+                let published_ns = entry.header.published_ns;
                 let meta = Meta { sequence, epoch: self.epoch, published_ns };
                 let key: Box<[u8]> = self.directory.key(cell).into();
                 let (number, added, last) = (known.number, known.added, known.version.sequence());

@@ -115,7 +115,7 @@ impl TableReader {
             key,
             number,
             added: until,
-            meta: Meta { sequence: sequence.next(), epoch, published_ns },
+            meta: Meta { sequence: sequence.next().min(until), epoch, published_ns },
         }));
     }
 }

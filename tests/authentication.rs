@@ -285,6 +285,39 @@ fn narrowed_key_loses_topics(medium: Medium) {
     wait_for_value(&mut kept, 9);
 }
 
+/// A publisher that has dialled with a key for publishing goes on while its own keyring changes elsewhere, and ends without that key.
+fn change_elsewhere_ends_no_dialled_session(medium: Medium) {
+    let world = World::new(medium);
+    let (desk, address) = world.listening("desk", world.builder().keys(publishers_keys()));
+    let listener = desk.state_listener::<u64>("orders/x").timeout(PATIENCE).open().expect("a listener");
+    let path = world.dir.path().join("keys");
+    let (own, other) = (format!("mine publish orders {}", secret(2)), format!("other read md {}", secret(5)));
+    replace(&path, &own);
+    let keyring = Keyring::open(&path).expect("a keyring");
+    let node = world.builder().keys(keyring.clone()).open().expect("a node");
+    let mut publisher = node.state_publisher::<u64>("orders/x").open().expect("a topic");
+    let accepting: JoinHandle<_> =
+        std::thread::spawn(move || listener.accept_timeout(PATIENCE).expect("a publisher").expect("in time"));
+    node.dial_subscriber("orders/x", address, PATIENCE).expect("its key covers the topic");
+    let mut accepted = accepting.join().expect("it accepts");
+    publisher.publish(&1).expect("it fits");
+    wait_for_value(&mut accepted, 1);
+
+    replace(&path, &format!("{own}\n{other}"));
+    wait_until("the new keys", || keyring.names().len() == 2);
+    // A key that is removed afterwards shows that the node has looked at its sessions in between.
+    publisher.publish(&2).expect("it fits");
+    wait_for_value(&mut accepted, 2);
+    replace(&path, &other);
+    wait_until("the last keys", || keyring.names().len() == 1);
+    let error = end_of(&mut accepted);
+    assert!(!matches!(error, ControlError::Revoked { .. }), "{error:?}");
+    assert!(
+        matches!(error, ControlError::Refused { reason: RefuseReason::NotAuthenticated, .. }),
+        "{error:?}"
+    );
+}
+
 /// One node has two subscriptions to a topic, by pull and by push, and one to another; a second node subscribes, too.
 fn revoked_subscriber_loses_its_topic_only(medium: Medium) {
     let world = World::new(medium);
@@ -420,6 +453,7 @@ over_every_medium! {
     publishers_that_dial_need_the_right_to_publish,
     rotated_key_is_in_force_at_the_next_session,
     narrowed_key_loses_topics,
+    change_elsewhere_ends_no_dialled_session,
     revoked_subscriber_loses_its_topic_only,
     application_refuses_peers_that_have_keys,
 }

@@ -4,13 +4,14 @@
 use std::io::Write as _;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use fabricast::{
-    Delivery, ErrorChain, Event, EventSink, Node, NoticePath, PeerLimits, Raw, StateSubscriber,
+    Delivery, ErrorChain, Event, EventSink, Keyring, Node, NoticePath, PeerLimits, Raw, StateSubscriber,
     SubscriberError, TopicReport,
 };
 use parking_lot::Mutex;
@@ -48,6 +49,7 @@ fn role() {
         "subscriber" => subscriber(&role),
         "publisher" => publisher(&role),
         "table" => table(&role),
+        "keyed" => keyed(&role),
         name => panic!("what is a {name}?"),
     }
 }
@@ -76,6 +78,35 @@ fn victim(role: &Role) {
             }
             "unavailable" => role.say(unavailable.0.lock().join("; t: ")),
             command => panic!("what is {command}?"),
+        }
+    }
+}
+
+/// A node whose keyring is a file. Reports what is wrong with that.
+fn keyed(role: &Role) {
+    let troubles = Arc::new(Troubles::default());
+    let keyring = Keyring::open(role.dir.join("keys")).expect("a keyring");
+    let builder = Node::builder().name("keyed").expect("a name").runtime_dir(&role.dir).keys(keyring);
+    let node = builder.events(Arc::<Troubles>::clone(&troubles)).open().expect("a node");
+    let mut state = node.state_publisher::<Raw>("t").payload_len_max(LEN_MAX).open().expect("a topic");
+    state.publish(b"value").expect("it fits");
+    role.say("ready");
+    loop {
+        match role.command().as_str() {
+            "troubles" => role.say(troubles.0.lock().join("; ")),
+            command => panic!("what is {command}?"),
+        }
+    }
+}
+
+/// What a node has reported as trouble.
+#[derive(Debug, Default)]
+struct Troubles(Mutex<Vec<String>>);
+
+impl EventSink for Troubles {
+    fn event(&self, event: &Event) {
+        if let Event::Trouble { what } = event {
+            self.0.lock().push(what.clone());
         }
     }
 }
@@ -388,17 +419,13 @@ fn subscriber_of_a_publisher_out_of_descriptors_reports_missing_notices() {
     let open = || node.state_subscriber::<Raw>("shm:victim/t").notices().timeout(PATIENCE);
     let _session =
         node.state_subscriber::<Raw>("shm:victim/t").timeout(PATIENCE).open().expect("a subscription");
-    let limit = |current| {
-        let limit = Rlimit { current: Some(current), ..rustix::process::getrlimit(Resource::Nofile) };
-        rustix::process::prlimit(Some(victim.pid()), Resource::Nofile, limit).expect("it can be set").current
-    };
-    let before = limit(3).expect("a limit");
+    let before = victim.limit_files(3);
 
     let mut subscriber = open().open().expect("a subscription");
     assert_eq!(subscriber.notice_path(), NoticePath::Unavailable);
     let error = open().push().open().expect_err("there is no descriptor for the landing region").to_string();
     assert!(error.contains("at most 3 open files") && error.contains("ulimit -n"), "{error}");
-    limit(before);
+    victim.limit_files(before);
     let unavailable = victim.ask("unavailable");
     assert!(unavailable.starts_with("t: ") && unavailable.contains("ulimit -n"), "{unavailable}");
     assert!(!unavailable.contains("; t: "), "told once: {unavailable}");
@@ -408,6 +435,40 @@ fn subscriber_of_a_publisher_out_of_descriptors_reports_missing_notices() {
     let counter = report.counters.iter().find(|counter| counter.name == "without notices");
     assert_eq!(counter.map(|counter| counter.value), Some(1));
     assert_eq!(open().open().expect("a subscription").notice_path(), NoticePath::WakeWord);
+}
+
+/// A peer that takes all descriptors while a key is removed does not keep that key in force: the file is read again.
+#[test]
+fn key_removed_while_descriptors_are_short_is_out_of_force_afterwards() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (path, next) = (dir.path().join("keys"), dir.path().join("next"));
+    let line = |name: &str, byte: &str| format!("{name} read * {}", byte.repeat(32));
+    let replace = |text: &str| {
+        std::fs::write(&next, text).expect("a file");
+        std::fs::set_permissions(&next, std::fs::Permissions::from_mode(0o600)).expect("its mode");
+        std::fs::rename(&next, &path).expect("the same directory");
+    };
+    replace(&line("old", "07"));
+    let mut keyed = Peer::ready("keyed", dir.path(), "");
+    let keyring = Keyring::from_text(&line("old", "07")).expect("a line");
+    let node = Node::builder().runtime_dir(dir.path()).keys(keyring).open().expect("a node");
+    let mut subscriber =
+        node.state_subscriber::<Raw>("shm:keyed/t").timeout(PATIENCE).open().expect("the key is in force");
+
+    let before = keyed.limit_files(3);
+    replace(&line("new", "08"));
+    wait_until("a report", || keyed.ask("troubles").contains("the previous keys stay in force"));
+    keyed.limit_files(before);
+    let error = loop {
+        match subscriber.receive_timeout(PATIENCE) {
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("the removed key is still in force"),
+            Err(error) => break error,
+        }
+    };
+    assert!(ErrorChain(&error).to_string().contains("no longer in the keyring"), "{error:?}");
+    let troubles = keyed.ask("troubles");
+    assert_eq!(troubles.matches("the previous keys stay in force").count(), 1, "told once: {troubles}");
 }
 
 /// As many as a node must accept at once; where net.core.somaxconn is 128 (kernels before 5.4), more than the backlog holds.

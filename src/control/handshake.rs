@@ -148,7 +148,12 @@ impl Handshake {
         !proven.is_empty()
     }
 
-    /// Checks the same.
+    /// Whether what the peer proves, or has proven, was compared with these keys; always if it needs none.
+    pub(super) fn uses(&self, keys: &Arc<Keys>) -> bool {
+        self.greeting.credentials.keys.as_ref().is_none_or(|(known, _)| Arc::ptr_eq(known, keys))
+    }
+
+    /// Checks that they cover it.
     pub(super) fn check(&self, topic: &TopicName) -> Result<(), ControlError> {
         if self.permits(topic) { Ok(()) } else { Err(ControlError::NotCovered { topic: topic.clone() }) }
     }

@@ -10,6 +10,7 @@ use zeroize::Zeroizing;
 
 use super::key::{KeyName, Keys};
 use super::parse::{KeyringError, keys_of};
+use crate::clock::{Clock as _, SystemClock};
 use crate::limits;
 
 /// The bits of a mode that give rights to others than the owner.
@@ -59,10 +60,19 @@ struct KeyringInner {
 struct ReadKeys {
     keys: Arc<Keys>,
     version: Option<FileVersion>,
-    /// The version of the file that could not be used, so that it is read once; `None` inside stands for a file that is not there.
-    unusable: Option<Option<FileVersion>>,
+    /// The file that could not be used, if it was none.
+    unusable: Option<UnusableFile>,
     /// Why, until it is reported.
     trouble: Option<KeyringError>,
+}
+
+/// A file that could not be used.
+#[derive(Clone, Copy, Debug)]
+struct UnusableFile {
+    /// `None` if there was none.
+    version: Option<FileVersion>,
+    /// When to read it again though it is the same, ns; `None` if only another one can be used.
+    again_ns: Option<u64>,
 }
 
 /// Shows whether a file is the one that was read.
@@ -154,16 +164,24 @@ impl Keyring {
         (Arc::clone(&last.keys), last.trouble.take())
     }
 
-    /// Reads the file again if it has changed, one that cannot be used once: a stranger may ask for it at any rate.
+    /// Reads the file again if it has changed, one that cannot be used seldom: a stranger may ask for it at any rate.
     fn refresh(&self) {
         let Some(path) = &self.inner.path else { return };
-        let found = version_at(path).ok().flatten();
-        if self.inner.read.lock().unusable == Some(found) {
+        let version = version_at(path).ok().flatten();
+        let now_ns = SystemClock.monotonic_ns();
+        let same = self.inner.read.lock().unusable.filter(|it| it.version == version);
+        if same.is_some_and(|it| it.again_ns.is_none_or(|again_ns| now_ns < again_ns)) {
             return;
         }
         if let Err(error) = self.reload() {
+            // A shortage of this process, for example, says nothing about the file, and a peer may have caused it.
+            let may_pass = matches!(error, KeyringError::Unreadable { .. });
+            let again_ns = may_pass.then(|| now_ns.saturating_add(limits::KEYRING_CHECK_NS));
             let mut last = self.inner.read.lock();
-            (last.unusable, last.trouble) = (Some(found), Some(error));
+            last.unusable = Some(UnusableFile { version, again_ns });
+            if !(may_pass && same.is_some()) {
+                last.trouble = Some(error);
+            }
         }
     }
 }

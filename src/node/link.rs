@@ -293,6 +293,11 @@ impl Link {
             && state.attachments.values().all(|attached| state.session.permits(&attached.topic))
     }
 
+    /// Whether what the peer proves was compared with these keys.
+    pub(super) fn uses(&self, keys: &Arc<Keys>) -> bool {
+        self.state.lock().session.uses(keys)
+    }
+
     /// Ends the session of a node that stops.
     pub(super) fn end(&self, now_ns: u64) {
         let mut state = self.state.lock();

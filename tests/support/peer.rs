@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
+use rustix::process::{Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions};
 
 use super::role::{ARGUMENTS, DIR, MARK, ROLE};
 use super::time::{PATIENCE, wait_until};
@@ -107,6 +107,13 @@ impl Peer {
 
     pub(crate) fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
+    }
+
+    /// Limits its open files to this number. Returns the limit before.
+    pub(crate) fn limit_files(&self, current: u64) -> u64 {
+        let limit = Rlimit { current: Some(current), ..rustix::process::getrlimit(Resource::Nofile) };
+        let before = rustix::process::prlimit(Some(self.pid()), Resource::Nofile, limit);
+        before.expect("it can be set").current.expect("a limit")
     }
 
     /// Sends it a signal.

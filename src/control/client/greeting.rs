@@ -25,6 +25,11 @@ impl ClientSession {
         self.handshake.renew_keys(peer, keys)
     }
 
+    /// Whether what the peer proves was compared with these keys.
+    pub(crate) fn uses(&self, keys: &Arc<Keys>) -> bool {
+        self.handshake.uses(keys)
+    }
+
     /// Whether [`bind`](Self::bind) has to be called before the next message is handled.
     pub(crate) fn needs_binding(&self) -> bool {
         self.handshake.needs_binding()

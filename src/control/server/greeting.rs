@@ -31,7 +31,14 @@ impl ServerSession {
 
     /// Compares what the peer has proven with the keys that are in force now. Returns whether it may go on.
     pub(crate) fn renew_keys(&mut self, peer: Option<&NodeName>, keys: &Arc<Keys>) -> bool {
+        // One that has yet to invite is known to this session only.
+        let peer = peer.or(self.peer.as_ref().map(|peer| &peer.node));
         self.handshake.renew_keys(peer, keys)
+    }
+
+    /// Whether what the peer proves was compared with these keys.
+    pub(crate) fn uses(&self, keys: &Arc<Keys>) -> bool {
+        self.handshake.uses(keys)
     }
 
     /// Whether the peer may know of this topic, by the keys that it has proven.

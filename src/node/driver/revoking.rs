@@ -39,16 +39,17 @@ impl Driver {
         let Some(keyring) = &self.shared.core.guard.keyring else { return };
         self.agenda.set_due(KEYRING_KEY, Some(now_ns.saturating_add(limits::KEYRING_CHECK_NS)));
         let keys = self.shared.core.keys(keyring);
-        if self.keys.as_ref().is_some_and(|known| Arc::ptr_eq(known, &keys)) {
-            return;
-        }
-        for (key, served) in &mut self.served {
+        let are_new = self.keys.as_ref().is_none_or(|known| !Arc::ptr_eq(known, &keys));
+        // Another thread may have dialled with the previous ones: that session shows after the last look.
+        for (key, served) in self.served.iter_mut().filter(|(_, served)| are_new || !served.uses(&keys)) {
             served.renew_keys(&self.shared.core, &keys);
             self.agenda.mark(*key);
         }
-        for link in self.shared.links.all().into_iter().filter(|link| !link.renew_keys(&keys)) {
-            let _ = link.abandon(Unproven::KeysRemoved.into());
-            self.agenda.mark(link.key());
+        for link in self.shared.links.all() {
+            if (are_new || !link.uses(&keys)) && !link.renew_keys(&keys) {
+                let _ = link.abandon(Unproven::KeysRemoved.into());
+                self.agenda.mark(link.key());
+            }
         }
         self.keys = Some(keys);
     }

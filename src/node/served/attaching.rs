@@ -21,6 +21,8 @@ use crate::sync::atomic::Ordering;
 
 /// Refuses further requests of a dialled peer.
 const DIALLED_FOR_ONE: &str = "this session was dialled for one subscription to one topic";
+/// Refuses a peer whose key was narrowed meanwhile.
+const KEYS_CHANGED: &str = "no key that the subscriber's node has proven covers this topic any more";
 /// Refuses a peer that attaches too late.
 const GIVEN_UP: &str = "the publisher has given up waiting for this subscriber";
 
@@ -112,6 +114,10 @@ impl Served {
 
     /// Checks a request.
     fn admit(&mut self, core: &NodeCore, attach: &Attach) -> Result<Admission, Objection> {
+        // Again: the keys may have changed while memory was registered.
+        if !self.session.permits(&attach.topic) {
+            return Err(Objection::new(RefuseReason::NotPermitted, KEYS_CHANGED));
+        }
         let is_meant = |dialled: &DialledFor| !dialled.is_granted && dialled.topic == attach.topic;
         if !self.dialled_for.as_ref().is_none_or(is_meant) {
             return Err(Objection::new(RefuseReason::NotPermitted, DIALLED_FOR_ONE));

@@ -7,7 +7,7 @@ use super::attachment::{EndedAttachment, RevokedAttachment, ServedAttachment};
 use crate::control::{AttachmentId, LetGoReason, Peer, RefuseReason};
 use crate::event::Event;
 use crate::id::{Delivery, TopicName};
-use crate::keyring::{Keys, Right};
+use crate::keyring::Keys;
 use crate::limits;
 use crate::node::core::NodeCore;
 use crate::publisher::PublishedTopic;
@@ -28,8 +28,20 @@ impl Served {
         serial: u64,
         is_revoked: &dyn Fn(&TopicName, &Peer) -> bool,
     ) -> usize {
-        let is_revoked = |topic: &TopicName| is_revoked(topic, &self.subscriber(core, topic));
-        let all = self.attachments.iter().filter(|(_, it)| is_revoked(&it.topic.name)).map(|(id, _)| *id);
+        let is_revoked =
+            |served: &Self, topic: &TopicName| is_revoked(topic, &served.subscriber(core, topic));
+        self.revoke_those(core, serial, &is_revoked)
+    }
+
+    /// Does the same for the topics of which this is so.
+    fn revoke_those(
+        &mut self,
+        core: &NodeCore,
+        serial: u64,
+        is_revoked: &dyn Fn(&Self, &TopicName) -> bool,
+    ) -> usize {
+        let all =
+            self.attachments.iter().filter(|(_, it)| is_revoked(self, &it.topic.name)).map(|(id, _)| *id);
         let all: Vec<_> = all.collect();
         let now_ns = core.clock.monotonic_ns();
         all.iter().for_each(|id| self.revoke_one(core, *id, (serial, now_ns)));
@@ -43,8 +55,13 @@ impl Served {
             self.session.reject(RefuseReason::NotAuthenticated, KEYS_REMOVED);
             return;
         }
-        let authority = self.session.authority();
-        self.revoke(core, 0, &|topic, _| !authority.permits(Right::Read, topic));
+        // By the right for which the session was made: a peer that this node has dialled has proven another one.
+        self.revoke_those(core, 0, &|served, topic| !served.session.permits(topic));
+    }
+
+    /// Whether what the peer proves was compared with these keys.
+    pub(in crate::node) fn uses(&self, keys: &Arc<Keys>) -> bool {
+        self.session.uses(keys)
     }
 
     /// Whether the peer may still reach what this revocation covers.

@@ -31,6 +31,8 @@ const UNEXPECTED: u16 = 34;
 const TOO_MANY_SESSIONS: u16 = 35;
 const NOBODY_WAITS: u16 = 37;
 
+/// Where a grant has the length of the region.
+const GRANTED_LEN_AT: usize = 36;
 /// How long to wait for an answer that never comes; long enough for real answers on a busy machine.
 const SHORT_TIMEOUT: Duration = Duration::from_secs(3);
 /// A timeout that must not expire.
@@ -449,6 +451,56 @@ fn a_fake_subscriber_costs_a_dialler_its_timeout_at_most() {
         let error = deceived(timeout, deceit);
         assert!(expected(&error), "{what}: {error}");
         assert!(!error.to_string().is_empty());
+    }
+}
+
+/// A publisher that grants push subscriptions and never confirms their end: each would leave a landing region behind.
+#[test]
+fn publisher_that_confirms_no_end_gets_a_limited_number_of_landing_regions() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let real = Node::builder().name("real").expect("a name").runtime_dir(dir.path()).open().expect("a node");
+    let _topic = real.state_publisher::<Raw>("t").payload_len_max(1 << 16).open().expect("a topic");
+    let granting = RawPeer::greeted(dir.path(), "real");
+    granting.send(&raw::attach(0, "t", true));
+    let granted = granting.receive().expect("a grant");
+    assert_eq!(granted.kind, raw::GRANTED);
+    let region_len = usize::try_from(granted.long(GRANTED_LEN_AT).next_multiple_of(4096)).expect("a length");
+
+    let listener = RawListener::bind(dir.path(), "fake");
+    std::thread::spawn(move || {
+        loop {
+            let peer = listener.accept();
+            let Some(hello) = peer.receive() else { continue };
+            peer.send(&raw::hello(Some(hello.long(0))));
+            while let Some(message) = peer.receive() {
+                let attachment = message.body.get(..4).unwrap_or_default();
+                let answer = match message.kind {
+                    raw::ATTACH => {
+                        let rest = granted.body.get(4..).expect("a grant");
+                        Body([attachment, rest].concat()).message(raw::GRANTED)
+                    }
+                    raw::EXPOSE => Body(attachment.to_vec()).message(raw::EXPOSED),
+                    _ => continue,
+                };
+                // The subscriber may have hung up.
+                let _ = peer.try_send(&answer, &[]);
+            }
+        }
+    });
+    let node = Node::builder().runtime_dir(dir.path()).open().expect("a node");
+    let open = || {
+        let builder = node.state_subscriber::<Raw>("shm:fake/t").push().region_len_max(2 * region_len);
+        builder.timeout(SHORT_TIMEOUT).open().map(drop)
+    };
+    for round in 0..2 {
+        // Two that are left over are within the limit.
+        for number in 0..3 {
+            open().unwrap_or_else(|error| panic!("number {number} of round {round}: {}", ErrorChain(&error)));
+        }
+        let error = open().expect_err("three landing regions are left over");
+        let SubscriberError::Session { source, .. } = &error else { panic!("{error:?}") };
+        assert!(matches!(source, ControlError::Deadline { .. }), "{source:?}");
+        // The next one has a session of its own, and the regions of this one are released.
     }
 }
 

@@ -2,6 +2,8 @@ mod attached;
 mod attachment;
 mod ended;
 mod hanging;
+mod keys;
+mod landing;
 mod membership;
 mod over;
 mod progress;
@@ -33,7 +35,7 @@ use crate::fabric::{
     Address, ArrivalSource, Connection, FabricError, KeyedWaker, Offer, PeerId, Place, Received,
 };
 use crate::id::{Delivery, Sequence, TopicName};
-use crate::keyring::{Authority, Keys};
+use crate::keyring::Authority;
 use crate::limits;
 use crate::subscriber::TopicEnd;
 use crate::sync::atomic::AtomicU32;
@@ -284,20 +286,6 @@ impl Link {
         LinkError::Session(error)
     }
 
-    /// Compares what the peer has proven with the keys that are in force now. Returns whether all that is attached may go on.
-    pub(super) fn renew_keys(&self, keys: &Arc<Keys>) -> bool {
-        let mut state = self.state.lock();
-        let peer = state.peer.as_ref().map(|peer| peer.node.clone());
-        let state = &mut *state;
-        state.session.renew_keys(peer.as_ref(), keys)
-            && state.attachments.values().all(|attached| state.session.permits(&attached.topic))
-    }
-
-    /// Whether what the peer proves was compared with these keys.
-    pub(super) fn uses(&self, keys: &Arc<Keys>) -> bool {
-        self.state.lock().session.uses(keys)
-    }
-
     /// Ends the session of a node that stops.
     pub(super) fn end(&self, now_ns: u64) {
         let mut state = self.state.lock();
@@ -545,6 +533,9 @@ impl LinkState {
     /// [`Self::part`]): a write without memory would end the session for all attachments.
     fn leave(&mut self, id: AttachmentId, counts: SubscriberCounts) {
         self.pulse.forget(id);
+        if let Some(attached) = self.attachments.get(&id) {
+            attached.inbox.lock().has_left = true;
+        }
         if self.session.awaits_answer(id) {
             if let Some(attached) = self.attachments.get(&id) {
                 attached.inbox.lock().leaving = Some(counts);

@@ -272,6 +272,7 @@ impl<O: Copy + Into<KindOptions>> Terms<O> {
                 Ok((granted, Place::Repository(source)))
             }
             Delivery::Push => {
+                attachment.await_released(max)?;
                 let region = Arc::new(Region::allocate(len, Protection::PeerSeals)?);
                 let exposed = attachment.expose(core.fabric.register(&region, Exposure::Write)?);
                 exposed.map_err(|error| if has_ended(attachment) { topic_ended() } else { error.into() })?;

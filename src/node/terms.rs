@@ -193,7 +193,8 @@ impl<'a, S: Subscribed, P> SubscriberBuilder<'a, S, P> {
 
     /// Sets the largest repository to map and the largest landing region to allocate, in bytes; by default
     /// [`limits::SUBSCRIBED_LEN_MAX_DEFAULT`]. The publisher's slots and largest payload, or the capacity of its log or table,
-    /// determine the size.
+    /// determine the size. So many bytes of landing regions may also be left over from earlier push subscriptions until the publisher's
+    /// node confirms that it writes them no more; where there are more, opening waits for that, up to the [timeout](Self::timeout).
     pub fn region_len_max(mut self, region_len_max: usize) -> Self {
         self.terms.region_len_max = region_len_max;
         self

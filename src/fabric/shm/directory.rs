@@ -114,12 +114,17 @@ impl RuntimeDirectory {
         Ok(self)
     }
 
-    /// The directory, if it exists. One of another user must have been named explicitly: any user may have created this user's default
-    /// directory.
+    /// The directory, if it exists.
     fn find(&self) -> Result<Option<&OwnedFd>, FabricError> {
         if let Some(file) = self.file.get() {
             return Ok(Some(file));
         }
+        Ok(self.open_checked()?.map(|file| self.file.get_or_init(|| file)))
+    }
+
+    /// Opens the directory that has the name now, if there is one. One of another user must have been named explicitly: any user may have
+    /// created this user's default directory.
+    fn open_checked(&self) -> Result<Option<OwnedFd>, FabricError> {
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
         let file = match rustix::fs::open(&self.path, flags, Mode::empty()) {
             Ok(file) => file,
@@ -143,7 +148,7 @@ impl RuntimeDirectory {
         if stat.st_mode & 0o022 != 0 {
             return Err(self.unusable(&"other users may write to it"));
         }
-        Ok(Some(self.file.get_or_init(|| file)))
+        Ok(Some(file))
     }
 
     /// The directory, created if missing.
@@ -272,17 +277,18 @@ impl RuntimeDirectory {
         self.address_of(node, SOCKET_SUFFIX)
     }
 
-    /// The path of a node's file as the address of a socket: through the open directory if the direct path is too long.
+    /// The path of a node's file as the address of a socket: through the open directory if the direct path is too long. That is for a
+    /// directory that is checked each time: the one that was checked first may be gone since, or there may have been none, and then another
+    /// user may have made one of that name.
     fn address_of(&self, node: &NodeName, suffix: &str) -> Result<PathBuf, FabricError> {
         let name = format!("{node}{suffix}");
         let direct = self.path.join(&name);
+        let no_node = || FabricError::NoSuchNode { address: Address::shm(node) };
         if direct.as_os_str().as_bytes().len() <= SOCKET_PATH_LEN_MAX {
-            return Ok(direct);
+            return self.open_checked()?.map(|_| direct).ok_or_else(no_node);
         }
-        match self.find()? {
-            Some(directory) => Ok(format!("/proc/self/fd/{}/{name}", directory.as_raw_fd()).into()),
-            None => Err(FabricError::NoSuchNode { address: Address::shm(node) }),
-        }
+        let directory = self.find()?.ok_or_else(no_node)?;
+        Ok(format!("/proc/self/fd/{}/{name}", directory.as_raw_fd()).into())
     }
 
     /// All readable entries, by name.

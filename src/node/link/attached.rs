@@ -38,6 +38,8 @@ pub(super) struct Inbox {
     pub(super) socket: Option<Arc<OwnedFd>>,
     /// Wakes its waiter.
     pub(super) waker: Option<KeyedWaker>,
+    /// Its subscriber has left.
+    pub(super) has_left: bool,
     /// Its subscriber left before the answer: detach then, with these counts.
     pub(super) leaving: Option<SubscriberCounts>,
 }

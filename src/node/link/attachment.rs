@@ -9,14 +9,13 @@ use super::{Answer, Attached, Link, LinkAttachment, LinkError, LinkState, LinkUs
 use crate::chain::ErrorChain;
 use crate::control::{AttachOptions, NoticeChannel, NoticesBy, SubscriberCounts, WakeBy};
 use crate::event::Event;
-use crate::fabric::{Exposure, FabricError, KeyedWaker, Offer, Placement, Prepared, Registration};
+use crate::fabric::{FabricError, KeyedWaker, Offer, Prepared, Registration};
 use crate::id::Delivery;
-use crate::memory::Region;
 use crate::notice::{WAKE_WORD_LEN, WakeWord};
 use crate::repository::SubscriberStats;
 use crate::subscriber::{
     ArrivalSubscription, AttachError, Attachment, GrantError, Granted, NoticeSource, NoticeSubscription,
-    Source, TopicEnd, Waiter, Watched,
+    TopicEnd, Waiter, Watched,
 };
 use crate::sync::atomic::{AtomicBool, Ordering};
 
@@ -30,14 +29,6 @@ impl LinkAttachment {
     pub(in crate::node) fn answer(&self) -> Result<Answer, LinkError> {
         let take = |_: &mut LinkState| self.attached.inbox.lock().answer.take().map(Ok);
         self.link.wait_for("answer to a request to attach", take)
-    }
-
-    /// The source that reads the publisher's writes to this region.
-    pub(in crate::node) fn landing(&self, region: Arc<Region>) -> Source {
-        match self.link.state.lock().connection.capabilities().placement {
-            Placement::Words => Source::Mapped(region),
-            placement => Source::Landing { region, may_lose: placement == Placement::Lossy },
-        }
     }
 
     /// Requests notices of the topic.
@@ -108,18 +99,6 @@ impl LinkAttachment {
     fn take_answer(&self) -> Option<Answer> {
         self.attached.inbox.lock().answer.take()
     }
-
-    /// Exposes a landing region to the publisher.
-    pub(in crate::node) fn expose(&self, landing: Registration) -> Result<(), LinkError> {
-        assert_ne!(landing.exposure(), Exposure::Read, "a landing region is written by the peer");
-        let landing = Arc::new(landing);
-        let mut state = self.link.lock_prepared(&landing)?;
-        let asked = state.session.expose(self.id);
-        asked.map_err(|error| state.explain(error))?;
-        self.attached.inbox.lock().landing = Some(landing);
-        state.flush();
-        Ok(())
-    }
 }
 
 impl LinkUse {
@@ -157,7 +136,7 @@ impl LinkUse {
 
 impl Link {
     /// Prepares a region to be sent, and locks the session.
-    fn lock_prepared(
+    pub(super) fn lock_prepared(
         &self,
         registration: &Arc<Registration>,
     ) -> Result<MutexGuard<'_, LinkState>, LinkError> {

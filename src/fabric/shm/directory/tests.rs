@@ -142,6 +142,33 @@ fn root_reads_a_directory_of_another_user_and_takes_no_name_there() {
     assert!(error.contains("it belongs to user 65534"), "anybody may create the default: {error}");
 }
 
+/// A process looks for nodes before there is a directory, or goes on after it was removed: anybody may make the default one then.
+#[test]
+fn default_directory_that_another_user_makes_later_is_not_connected_to() {
+    let holder = tempfile::tempdir().unwrap();
+    let path = holder.path().join("run");
+    for was_there in [false, true] {
+        if was_there {
+            std::fs::create_dir(&path).unwrap();
+        }
+        let default =
+            RuntimeDirectory { path: path.clone(), is_chosen: false, group: None, file: OnceLock::new() };
+        let default = default.checked().unwrap();
+        let found = default.socket_address(&node("a"));
+        assert_eq!(found.is_ok(), was_there, "{found:?}");
+        if was_there {
+            std::fs::remove_dir(&path).unwrap();
+        }
+        std::fs::create_dir(&path).unwrap();
+        if let Err(error) = std::os::unix::fs::chown(&path, Some(65_534), None) {
+            return skip("other-users", &format!("no directory can be given to another user ({error})"));
+        }
+        let error = default.socket_address(&node("a")).unwrap_err().to_string();
+        assert!(error.contains("it belongs to user 65534"), "{error}");
+        std::fs::remove_dir(&path).unwrap();
+    }
+}
+
 /// A socket of that name in the current directory is another node's, or none.
 #[test]
 fn no_node_listens_in_a_missing_directory_of_a_long_path() {

@@ -178,6 +178,9 @@ pub(crate) const MESSAGE_REGIONS_MAX: usize = 1;
 /// File descriptors of peers, and connections, that wait to be closed because closing blocks or no thread can be started. At the
 /// limit a node on shared memory accepts no connections, and ends every session that sends memory, even of innocent peers.
 pub(crate) const CLOSING_FILES_MAX: usize = 4 * SESSIONS_DEFAULT;
+/// Where a process may have few descriptors, they are one part of so many, but not fewer than this.
+pub(crate) const CLOSING_FILES_PARTS: u64 = 16;
+pub(crate) const CLOSING_FILES_MIN: usize = 64;
 /// Control messages queued for a peer; one more ends the session.
 pub(crate) const OUTBOUND_MESSAGES_MAX: usize = 64;
 /// Control messages of one session handled in one turn, so that one peer cannot starve the others.

@@ -118,6 +118,12 @@ impl Region {
         Ok(region)
     }
 
+    /// Returns the same memory without its file, and so without a descriptor: no other process will be shown it.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn unshared(self) -> Self {
+        Self { file: None, ..self }
+    }
+
     /// Maps the first `len_min` bytes (rounded up to whole pages) of a peer's memory file. The file may
     /// be longer: only those pages are made present.
     ///

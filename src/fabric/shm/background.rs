@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, Shutdown, SocketFlags};
+use rustix::process::{Resource, getrlimit};
 
 use crate::fabric::{FabricError, Worker};
 use crate::limits;
@@ -76,17 +77,24 @@ impl Background {
     /// Refuses what a peer adds to what is left to be done, if that is too much.
     pub(super) fn check_room(&self) -> Result<(), FabricError> {
         if self.is_behind() {
-            return Err(FabricError::CloseBacklogFull { max: limits::CLOSING_FILES_MAX });
+            return Err(FabricError::CloseBacklogFull { max: closing_files_max() });
         }
         Ok(())
+    }
+
+    /// Refuses the next message of this connection if it carries descriptors, which would add to that: they stay in the message.
+    pub(super) fn check_next(&self, connection: impl AsFd) -> Result<(), FabricError> {
+        let may_be_behind = self.foreign.waiting_count() >= limits::CLOSING_FILES_MIN;
+        if may_be_behind && lacks_space(connection) { self.check_room() } else { Ok(()) }
     }
 
     /// Whether so much is left to be done that peers must not add to it: closing what they sent blocks, or no thread can be
     /// started.
     fn is_behind(&self) -> bool {
-        let is_full = |worker: &Worker| worker.waiting_count() >= limits::CLOSING_FILES_MAX;
+        let is_full = |worker: &Worker, max| worker.waiting_count() >= max;
         // The non-blocking work finishes soon, however many peers leave at once.
-        is_full(&self.foreign) || (!self.own.has_threads() && is_full(&self.own))
+        is_full(&self.foreign, closing_files_max())
+            || (!self.own.has_threads() && is_full(&self.own, limits::CLOSING_FILES_MAX))
     }
 
     /// Retries starting a thread for queued work.
@@ -169,6 +177,13 @@ impl Drop for Deferred {
     }
 }
 
+/// How many descriptors of peers may wait to be closed, so that they leave most of those that the process may have.
+fn closing_files_max() -> usize {
+    let part = getrlimit(Resource::Nofile).current.map(|files| files / limits::CLOSING_FILES_PARTS);
+    let part = part.and_then(|part| usize::try_from(part).ok()).unwrap_or(limits::CLOSING_FILES_MAX);
+    part.clamp(limits::CLOSING_FILES_MIN, limits::CLOSING_FILES_MAX)
+}
+
 /// Reads messages from a shut-down connection, up to the first with descriptors, and returns whether there is one. Peers
 /// cannot add messages, so this terminates.
 fn holds_files(connection: &OwnedFd) -> bool {
@@ -216,12 +231,12 @@ fn is_at_end(connection: &OwnedFd) -> Result<bool, Errno> {
 
 /// Whether the next message carries descriptors, or requested credentials. Without space for them, the kernel reports
 /// truncation and leaves them in the message.
-fn lacks_space(connection: &OwnedFd) -> bool {
+fn lacks_space(connection: impl AsFd) -> bool {
     loop {
         let mut byte = [0];
         let into = &mut [IoSliceMut::new(&mut byte)];
         let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
-        match rustix::net::recvmsg(connection, into, &mut RecvAncillaryBuffer::default(), flags) {
+        match rustix::net::recvmsg(connection.as_fd(), into, &mut RecvAncillaryBuffer::default(), flags) {
             Ok(message) => return message.flags.contains(ReturnFlags::CTRUNC),
             // The peer closed without reading everything, which is reported once, before what it sent.
             Err(Errno::CONNRESET | Errno::INTR) => {}
@@ -369,6 +384,30 @@ mod tests {
             // Ends when the writer is closed.
             assert_eq!(std::io::Read::read(end, &mut [0]).unwrap(), 0);
         }
+    }
+
+    /// What a peer has sent is in this process's table of descriptors once it is received.
+    #[test]
+    fn descriptors_stay_in_their_message_while_too_many_wait_to_be_closed() {
+        let background = Background::default();
+        background.foreign.pretend(None, false);
+        let max = closing_files_max();
+        assert!((limits::CLOSING_FILES_MIN..=limits::CLOSING_FILES_MAX).contains(&max));
+        let (near, far) = connected();
+        let (_end, file) = pipe();
+        send(&near, b"plain", &[]);
+        send(&near, b"laden", &[file.as_fd()]);
+        for _ in 0..max {
+            background.foreign.queue(|| {});
+        }
+        assert!(background.check_next(&far).is_ok(), "a message without descriptors is received");
+        assert_eq!(rustix::net::recv(&far, &mut [0; 8], RecvFlags::empty()).unwrap().1, 5);
+        for _ in 0..2 {
+            let found = background.check_next(&far);
+            assert!(matches!(found, Err(FabricError::CloseBacklogFull { max: found }) if found == max));
+        }
+        let at_ease = Background::default();
+        assert!(at_ease.check_next(&far).is_ok(), "it is still there, for one that has room");
     }
 
     #[test]

@@ -205,6 +205,7 @@ impl Connection for ShmConnection {
 
     fn receive(&mut self, into: &mut [u8]) -> Result<Received, FabricError> {
         let max = into.len();
+        self.background.check_next(&self.socket)?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_ROOM))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;

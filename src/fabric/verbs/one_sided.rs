@@ -81,7 +81,7 @@ struct VerbsRead {
 
 impl VerbsRead {
     fn new(endpoint: Arc<Endpoint>, remote: Descriptor, len: usize) -> Result<Self, FabricError> {
-        let mirror = Arc::new(Region::allocate(len.max(WORD), Protection::PeersRead)?);
+        let mirror = Arc::new(Region::allocate(len.max(WORD), Protection::PeersRead)?.unshared());
         let target = Arc::new(device::register(&endpoint.domain, &mirror, RemoteAccess::None, true)?);
         Ok(Self { endpoint, remote, target, tracker: Arc::default(), waiting: VecDeque::new() })
     }
@@ -263,7 +263,7 @@ impl VerbsWrite {
         let target = match target {
             Some(target) => target,
             None => {
-                let region = Arc::new(Region::allocate(WORD, Protection::PeersRead)?);
+                let region = Arc::new(Region::allocate(WORD, Protection::PeersRead)?.unshared());
                 let registered = device::register(&endpoint.domain, &region, RemoteAccess::None, true)?;
                 target.insert(Arc::new(registered))
             }

@@ -171,6 +171,8 @@ impl Served {
         let subscriber = asked.subscriber(&topic, (peer, self.process))?;
         let Attach { attachment, delivery, options, .. } = asked.attach;
         assert_eq!(topic.registration.exposure(), Exposure::Read, "peers can only read a repository");
+        // One by push needs no key: where keys are not revoked one by one, it would keep it for as long as the topic lasts.
+        let (key, address) = if delivery == Delivery::Push { Default::default() } else { (key, address) };
         let mut attached = ServedAttachment::new((self.key, attachment), topic, delivery, options);
         // Before the newest sequence is read: the publisher overwrites nothing that a critical subscriber may need from then on. What it
         // had begun to give up, the oldest records, it may still overwrite: one that begins with them reports them lost.

@@ -181,6 +181,11 @@ pub(crate) const CLOSING_FILES_MAX: usize = 4 * SESSIONS_DEFAULT;
 /// Where a process may have few descriptors, they are one part of so many, but not fewer than this.
 pub(crate) const CLOSING_FILES_PARTS: u64 = 16;
 pub(crate) const CLOSING_FILES_MIN: usize = 64;
+/// Sockets of peers on this host through which a node wakes their waiters: one part of so many of the descriptors that the process may
+/// have, but not fewer or more than this.
+pub(crate) const WAKE_SOCKETS_PARTS: u64 = 8;
+pub(crate) const WAKE_SOCKETS_MIN: usize = 16;
+pub(crate) const WAKE_SOCKETS_MAX: usize = 4096;
 /// Control messages queued for a peer; one more ends the session.
 pub(crate) const OUTBOUND_MESSAGES_MAX: usize = 64;
 /// Control messages of one session handled in one turn, so that one peer cannot starve the others.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::admission::Guard;
 use super::revocation::Revocations;
 use super::topics::{Reserved, Topics};
+use super::wakers::PeerWakers;
 use crate::chain::ErrorChain;
 use crate::clock::{Clock, Timekeeper, namespace};
 use crate::control::{ControlError, Credentials, Greeting, Identity};
@@ -40,6 +41,8 @@ pub(crate) struct NodeCore {
     pub(super) topics: Topics,
     /// What its thread is to revoke.
     pub(super) revocations: Revocations,
+    /// The wake sockets of its peers.
+    pub(super) wakers: PeerWakers,
     /// Does for its thread what may take long.
     pub(super) worker: Worker,
     /// Why its thread has ended early.
@@ -77,6 +80,7 @@ impl NodeCore {
             key_next: AtomicU64::new(KEYRING_KEY + 1),
             topics: Topics::default(),
             revocations: Revocations::default(),
+            wakers: PeerWakers::affordable(),
             worker: Worker::default(),
             failure: OnceLock::new(),
         })

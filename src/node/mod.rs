@@ -37,6 +37,7 @@ mod subscribers;
 mod table;
 mod terms;
 mod topics;
+mod wakers;
 
 use std::any::Any;
 use std::fmt;

@@ -455,7 +455,7 @@ impl Served {
         let waker = match self.wake_sockets.get(&socket).and_then(Weak::upgrade) {
             Some(known) => known,
             None => {
-                let waker = core.ok_or_report(offer?.open_waker())?;
+                let waker = core.wakers.add(|| core.ok_or_report(offer?.open_waker()))?;
                 self.wake_sockets.retain(|_, known| known.strong_count() > 0);
                 self.wake_sockets.insert(socket, Arc::downgrade(&waker));
                 waker

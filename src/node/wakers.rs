@@ -1,0 +1,71 @@
+//! The wake sockets that peers on this host have sent.
+
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use rustix::process::{Resource, getrlimit};
+
+use crate::fabric::RemoteWaker;
+use crate::limits;
+
+/// Counts the sockets through which a node wakes the waiters of its peers. Each takes a descriptor; where peers want more than a part of
+/// those that the process may have, their waiters look at their topics from time to time.
+#[derive(Debug)]
+pub(super) struct PeerWakers {
+    open: Mutex<Vec<Weak<dyn RemoteWaker>>>,
+    max: usize,
+}
+
+impl PeerWakers {
+    /// As many as this process can afford.
+    pub(super) fn affordable() -> Self {
+        let part = getrlimit(Resource::Nofile).current.map(|files| files / limits::WAKE_SOCKETS_PARTS);
+        let part = part.and_then(|part| usize::try_from(part).ok()).unwrap_or(limits::WAKE_SOCKETS_MAX);
+        Self::with(part.clamp(limits::WAKE_SOCKETS_MIN, limits::WAKE_SOCKETS_MAX))
+    }
+
+    fn with(max: usize) -> Self {
+        Self { open: Mutex::default(), max }
+    }
+
+    /// Adds one that this makes; `None` if there are enough, or it makes none.
+    pub(super) fn add(
+        &self,
+        make: impl FnOnce() -> Option<Arc<dyn RemoteWaker>>,
+    ) -> Option<Arc<dyn RemoteWaker>> {
+        let mut open = self.open.lock();
+        if open.len() >= self.max {
+            open.retain(|waker| waker.strong_count() > 0);
+        }
+        if open.len() >= self.max {
+            return None;
+        }
+        let waker = make()?;
+        open.push(Arc::downgrade(&waker));
+        Some(waker)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fabric::{SocketWaker, WakeSocket};
+
+    #[test]
+    fn sockets_that_are_closed_make_room_for_others() {
+        let wakers = PeerWakers::with(3);
+        let make = || -> Option<Arc<dyn RemoteWaker>> {
+            let (_, peer) = WakeSocket::pair().unwrap();
+            Some(Arc::new(SocketWaker::new(peer).unwrap()))
+        };
+        let mut open: Vec<_> = (0..3).map(|_| wakers.add(make).unwrap()).collect();
+        assert!(wakers.add(|| panic!("there is no room for it")).is_none());
+        drop(open.pop());
+        assert!(wakers.add(|| None).is_none(), "its descriptor cannot be used");
+        open.push(wakers.add(make).unwrap());
+        assert!(wakers.add(make).is_none());
+        open.clear();
+        // However many came and went.
+        assert!((0..100).all(|_| wakers.add(make).is_some()));
+    }
+}

@@ -122,7 +122,7 @@ impl Served {
         if !self.dialled_for.as_ref().is_none_or(is_meant) {
             return Err(Objection::new(RefuseReason::NotPermitted, DIALLED_FOR_ONE));
         }
-        // Before it is looked for: a peer that is not admitted does not learn whether there is such a topic.
+        // Before it is looked for: the refusal does not show whether there is such a topic. What a peer may list, its keys decide.
         let admitted = core.guard.admit(&self.subscriber(core, &attach.topic), &attach.topic, Right::Read);
         admitted.map_err(|reason| Objection::new(RefuseReason::NotPermitted, reason))?;
         let Some(topic) = core.topic(&attach.topic) else {

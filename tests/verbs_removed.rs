@@ -1,12 +1,14 @@
-//! An RDMA device that is removed while a node uses it, and comes back: `tools/soft-roce run` runs this.
+//! An RDMA device that is removed while a node uses it, and comes back, and what only looks like that: `tools/soft-roce run` runs this.
 
 #![cfg(feature = "verbs")]
 
+use std::fs::File;
 use std::process::{Child, Command};
 use std::sync::Arc;
 use std::time::Duration;
 
 use fabricast::{Delivery, ErrorChain, Event, Node, Persistent, ReceiveError, StateSubscriber};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use self::support::peer::Peer;
 use self::support::rdma::address;
@@ -78,6 +80,31 @@ fn receive(subscribers: &mut [Persistent<StateSubscriber<u64>>; 2], received: &m
     received.iter().copied().min().unwrap_or(0)
 }
 
+/// Where librdmacm reports no removal, since nothing is connected by it, the kernel says so once the process dials.
+#[test]
+#[ignore = "needs an RDMA device that may be removed: tools/soft-roce run"]
+fn device_of_a_node_at_all_addresses_is_given_back_when_it_dials() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let builder = Node::builder().name("all").expect("a name").runtime_dir(dir.path()).insecure();
+    let builder = builder.rdma(&format!("rdma://0.0.0.0:{}", PORT + 2)).expect("an address");
+    let node = builder.open().expect("a node");
+    let mut removal = remove();
+    wait_until("the end of the removal", || {
+        dial_in_vain(&node);
+        removal.try_wait().expect("it was started").is_some()
+    });
+    add();
+    let _publisher = Peer::ready("publisher", dir.path(), "");
+    let target = format!("{}/t", address(PORT));
+    let mut subscriber =
+        node.state_subscriber::<u64>(target.as_str()).open().expect("the device is used again");
+    wait_until("a value", || match subscriber.try_receive() {
+        Ok(sample) => sample.is_some(),
+        Err(ReceiveError::Contended { .. }) => false,
+        Err(error) => panic!("no loss of the publisher: {}", ErrorChain(&error)),
+    });
+}
+
 /// The device is removed and comes back while a publisher and persistent subscribers run, several times.
 #[test]
 #[ignore = "needs an RDMA device that may be removed: tools/soft-roce run"]
@@ -114,6 +141,79 @@ fn device_that_comes_back_is_used_again() {
         println!("round {round}: values again {:?} after it was back", began.elapsed());
     }
     println!("at the publisher: {holdings:?}");
+}
+
+/// Subscribers of both kinds, while something happens that is no removal: they go on, and a node that begins afterwards can use the
+/// device.
+fn goes_on_after(happens: impl FnOnce(&Node)) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut publisher = Peer::ready("publisher", dir.path(), "");
+    let open = || Node::builder().runtime_dir(dir.path()).open().expect("a node");
+    let target = format!("{}/t", address(PORT));
+    let subscribe = |node: &Node| {
+        BOTH.map(|delivery| {
+            let builder = node.state_subscriber::<u64>(target.as_str()).delivery(delivery);
+            builder.open().unwrap_or_else(|error| panic!("no subscription: {}", ErrorChain(&error)))
+        })
+    };
+    let newer = |publisher: &mut Peer, subscribers: &mut [StateSubscriber<u64>; 2]| {
+        let newest = publisher.ask_number("newest");
+        for subscriber in subscribers {
+            wait_until("a newer value", || match subscriber.try_receive() {
+                Ok(sample) => sample.is_some_and(|sample| sample.value > newest),
+                Err(ReceiveError::Contended { .. }) => false,
+                Err(error) => panic!("{:?}: {}", subscriber.delivery(), ErrorChain(&error)),
+            });
+        }
+    };
+    let node = open();
+    let mut subscribers = subscribe(&node);
+    newer(&mut publisher, &mut subscribers);
+    happens(&node);
+    newer(&mut publisher, &mut subscribers);
+    drop((subscribers, node));
+    let node = open();
+    newer(&mut publisher, &mut subscribe(&node));
+}
+
+/// Dials an address at which nobody listens.
+fn dial_in_vain(node: &Node) {
+    let target = format!("{}/t", address(PORT + 1));
+    let error =
+        node.state_subscriber::<u64>(target.as_str()).timeout(NOTICED).open().expect_err("nobody listens");
+    println!("{}", ErrorChain(&error));
+}
+
+/// A node that dials without descriptors, or with too few for all that this takes, does not take its devices for removed.
+#[test]
+#[ignore = "needs an RDMA device: tools/soft-roce run"]
+fn descriptors_at_their_limit_remove_no_device() {
+    let limit = getrlimit(Resource::Nofile);
+    goes_on_after(|node| {
+        setrlimit(Resource::Nofile, Rlimit { current: Some(512), ..limit }).expect("it is lowered");
+        let mut taken: Vec<File> = (0..).map_while(|_| File::open("/dev/null").ok()).collect();
+        assert!((100..512).contains(&taken.len()), "{}", taken.len());
+        for _ in 0..8 {
+            dial_in_vain(node);
+            taken.pop();
+        }
+        setrlimit(Resource::Nofile, limit).expect("it is raised again");
+    });
+}
+
+/// Gives the device another name, as udev does.
+fn rename(from: &str, to: &str) {
+    assert!(Command::new("rdma").args(["dev", "set", from, "name", to]).status().expect("rdma").success());
+}
+
+#[test]
+#[ignore = "needs an RDMA device that may be renamed: tools/soft-roce run"]
+fn another_name_removes_no_device() {
+    goes_on_after(|node| {
+        rename("rxe0", "rocep1s0");
+        dial_in_vain(node);
+    });
+    rename("rocep1s0", "rxe0");
 }
 
 fn end_of(subscriber: &mut StateSubscriber<u64>) -> ReceiveError {

@@ -95,24 +95,32 @@ impl Device {
         if contexts.is_empty() {
             return Err(explain_by(SysError::new("rdma_get_devices", Errno::NODEV), &view));
         }
-        let is_open = |name: &String| contexts.iter().any(|context| context.name() == name);
+        let is_open = |name: &String| contexts.iter().any(|context| context.is_named(name));
         let closed = view.devices.into_iter().filter(|name| !is_open(name));
         let mut reports: Vec<_> = closed.map(|name| DeviceReport { name, ports: Vec::new() }).collect();
+        let mut failure = None;
         for context in &contexts {
-            let mut ports = Vec::new();
-            for number in 1..=context.attributes()?.ports {
-                ports.push(PortReport {
-                    number,
-                    attributes: context.port(number)?,
-                    gids: context.gids(number)?,
-                });
-            }
+            // One that fails, such as one that is being removed, does not keep another from being chosen.
+            let ports = ports_of(context).unwrap_or_else(|error| {
+                failure.get_or_insert(error);
+                Vec::new()
+            });
             reports.push(DeviceReport { name: context.name().to_owned(), ports });
         }
-        let (name, port, gid) = choose(&reports, wish)?;
+        let chosen = choose(&reports, wish);
+        let (name, port, gid) = chosen.map_err(|none| failure.map_or(none, VerbsError::from))?;
         let context = contexts.iter().find(|context| context.name() == name).ok_or(VerbsError::NoDevice)?;
         Ok(Self { port: port.number, port_attributes: port.attributes, gid, context: Arc::clone(context) })
     }
+}
+
+/// The ports of a device.
+fn ports_of(context: &Context) -> Result<Vec<PortReport>, SysError> {
+    let report = |number| {
+        let (attributes, gids) = (context.port(number)?, context.gids(number)?);
+        Ok(PortReport { number, attributes, gids })
+    };
+    (1..=context.attributes()?.ports).map(report).collect()
 }
 
 /// The error if no device can be used at a local address.
@@ -310,22 +318,33 @@ struct KernelView {
     files: Vec<PathBuf>,
     /// Device files that this process may not open.
     closed_files: Vec<PathBuf>,
+    /// Why there is no view, such as a lack of descriptors.
+    unread: Option<Errno>,
 }
 
 impl KernelView {
     fn take() -> Self {
-        let names = |folder: &str| {
-            let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-            entries.map(|entry| entry.file_name().to_string_lossy().into_owned())
+        let listed = names(KERNEL_LIST).and_then(|devices| Ok((devices, names(DEVICE_FILES)?)));
+        let (devices, mut files) = match listed {
+            Ok(listed) => listed,
+            Err(error) => return Self { unread: Errno::from_io_error(&error), ..Self::default() },
         };
-        let is_used = |name: &String| name == "rdma_cm" || name.starts_with("uverbs");
-        let paths = names(DEVICE_FILES).filter(is_used).map(|name| Path::new(DEVICE_FILES).join(name));
-        let files: Vec<PathBuf> = paths.collect();
+        files.retain(|name| name == "rdma_cm" || name.starts_with("uverbs"));
+        let files: Vec<PathBuf> = files.iter().map(|name| Path::new(DEVICE_FILES).join(name)).collect();
         let wanted = rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK;
         let is_closed = |file: &&PathBuf| rustix::fs::access(*file, wanted).is_err();
         let closed_files = files.iter().filter(is_closed).cloned().collect();
-        Self { devices: names(KERNEL_LIST).collect(), files, closed_files }
+        Self { devices, files, closed_files, unread: None }
     }
+}
+
+/// The names in a folder; none where it does not exist.
+fn names(folder: &str) -> std::io::Result<Vec<String>> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }
 
 /// Why devices or the connection manager cannot be opened: librdmacm reports the same error for most reasons.
@@ -335,7 +354,9 @@ pub(super) fn explain(error: SysError) -> VerbsError {
 
 fn explain_by(error: SysError, view: &KernelView) -> VerbsError {
     let is_verbs = |path: &PathBuf| path.to_string_lossy().contains("uverbs");
-    if view.devices.is_empty() {
+    if let Some(errno) = view.unread {
+        SysError::new(error.call, errno).into()
+    } else if view.devices.is_empty() {
         VerbsError::NoDevice
     } else if !view.files.iter().any(is_verbs) {
         VerbsError::NoDeviceFiles { devices: view.devices.join(", ") }

@@ -12,10 +12,12 @@ mod address_handle;
 mod completion;
 mod context;
 mod device_list;
+mod domain;
 mod event;
 mod identifier;
 mod manager;
 mod prepared;
+mod presence;
 mod queue_pair;
 mod region;
 #[cfg(test)]
@@ -31,7 +33,8 @@ pub(super) use address_handle::{AddressHandle, Path};
 pub(super) use completion::{CompletionChannel, CompletionQueue, Status, WorkCompletion};
 #[cfg(test)]
 pub(super) use context::PortState;
-pub(super) use context::{Context, Gid, GidKind, LinkLayer, PortAttributes, ProtectionDomain};
+pub(super) use context::{Context, Gid, GidKind, LinkLayer, PortAttributes};
+pub(super) use domain::ProtectionDomain;
 #[cfg(test)]
 pub(super) use event::AsyncEvent;
 pub(super) use event::{Concern, DeviceUser, fail_all};

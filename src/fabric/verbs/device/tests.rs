@@ -182,12 +182,15 @@ fn reasons_that_devices_cannot_be_opened_are_distinguished() {
         devices: devices.iter().map(|&name| name.to_owned()).collect(),
         files: paths(files),
         closed_files: paths(closed),
+        unread: None,
     };
+    let unread = KernelView { unread: Some(Errno::MFILE), ..view(&[], &[], &[]) };
     let cases = [
         (view(&[], &[], &[]), "this host has no RDMA device; `rdma link`"),
         (view(&["rxe0"], &both[..1], &[]), "(rxe0) cannot be reached: there is no /dev/infiniband/uverbs0"),
         (view(&["rxe0"], &both, &both[1..]), "no permission to read and write /dev/infiniband/uverbs0;"),
         (view(&["rxe0"], &both, &[]), "rdma_get_devices failed: "),
+        (unread, "rdma_get_devices failed: Too many open files"),
     ];
     for (view, what) in cases {
         let error = explain_by(SysError::new("rdma_get_devices", Errno::NODEV), &view);

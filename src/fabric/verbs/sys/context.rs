@@ -1,4 +1,4 @@
-//! Devices, their ports, GIDs and events, and protection domains.
+//! Devices, their ports, GIDs and events.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::mem::MaybeUninit;
@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rdma_sys::{
-    ibv_context, ibv_device_attr, ibv_device_cap_flags, ibv_event_type as names, ibv_gid_entry, ibv_pd,
-    ibv_port_attr,
+    ibv_context, ibv_device_attr, ibv_device_cap_flags, ibv_event_type as names, ibv_gid_entry, ibv_port_attr,
 };
 use rustix::io::Errno;
 
 use super::device_list::{self, DeviceList};
 use super::event::{AsyncEvent, Concern, DeviceUsers, TakenEvent};
-use super::{SysError, borrow, check, set_nonblocking, warn_left};
+use super::presence::{Presence, Watch};
+use super::{SysError, borrow, check, set_nonblocking};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 // SAFETY: the declarations are those of infiniband/verbs.h, as tests show by what they fill and return; libibverbs, which
@@ -57,9 +57,6 @@ pub(super) struct RawAsyncEvent {
 const _: () = assert!(size_of::<RawGid>() == size_of::<ibv_gid_entry>());
 const _: () = assert!(size_of::<RawAsyncEvent>() == size_of::<rdma_sys::ibv_async_event>());
 
-/// Where the kernel lists the devices that programs can open, each with the name of its RDMA device.
-const USER_DEVICES: &str = "/sys/class/infiniband_verbs";
-
 /// All opened devices, but for those that were removed.
 static OPENED: Mutex<Vec<Arc<Context>>> = Mutex::new(Vec::new());
 /// The addresses of those that were removed and are still used. librdmacm lists them, but nobody is to begin to use them again: of a second
@@ -74,8 +71,9 @@ pub(in crate::fabric::verbs) struct Context {
     list: Mutex<Arc<DeviceList>>,
     /// It was removed from the host.
     is_removed: AtomicBool,
-    /// The kernel listed it when it was opened.
-    is_listed: bool,
+    /// Whether it is still there, and its name now.
+    watch: Watch,
+    /// Its name when it was opened.
     name: String,
     users: DeviceUsers,
     /// A failed queue pair has not returned its work in time.
@@ -256,12 +254,28 @@ impl GidKind {
 
 impl Context {
     /// Lists all current devices. They are librdmacm's, so that queue pairs of connections can be created in their
-    /// protection domains. A device that cannot be opened is missing or causes an error, depending on the library.
+    /// protection domains. A device that cannot be opened is missing; an error if none can.
     pub(in crate::fabric::verbs) fn all() -> Result<Vec<Arc<Self>>, SysError> {
+        let (mut contexts, mut failure) = (Vec::new(), None);
+        for (_, opened) in Self::list()? {
+            match opened {
+                Ok(context) => contexts.push(context),
+                Err(error) => {
+                    tracing::warn!(target: "fabricast", %error, "an RDMA device cannot be opened");
+                    failure.get_or_insert(error);
+                }
+            }
+        }
+        failure.filter(|_| contexts.is_empty()).map_or(Ok(contexts), Err)
+    }
+
+    /// The same, each with the library's object, and why it cannot be opened.
+    #[expect(clippy::type_complexity, reason = "a list of two columns")]
+    fn list() -> Result<Vec<(NonNull<ibv_context>, Result<Arc<Self>, SysError>)>, SysError> {
         // First, so that none is forgotten between the two.
         let mut opened = OPENED.lock();
         let list = Arc::new(DeviceList::take()?);
-        let mut contexts = Vec::new();
+        let mut listed = Vec::new();
         for raw in list.devices() {
             if LEAVING.lock().contains(&raw.as_ptr().addr()) {
                 continue;
@@ -270,30 +284,23 @@ impl Context {
                 Some(context) => {
                     // An earlier list may name devices that are no more.
                     *context.list.lock() = Arc::clone(&list);
-                    Arc::clone(context)
+                    Ok(Arc::clone(context))
                 }
                 None => {
-                    let context = Arc::new(Self::open(raw, &list)?);
-                    opened.push(Arc::clone(&context));
-                    context
+                    Self::open(raw, &list).map(Arc::new).inspect(|context| opened.push(Arc::clone(context)))
                 }
             };
-            contexts.push(context);
+            listed.push((raw, context));
         }
-        Ok(contexts)
+        Ok(listed)
     }
 
     /// Notes which devices were removed, by the kernel's list of those that programs can open: where no identifier is bound to a device,
     /// nothing else says so.
     pub(in crate::fabric::verbs) fn note_removals() {
-        let opened = OPENED.lock().clone();
-        if opened.is_empty() {
-            return;
-        }
-        let names = user_devices();
-        // One that was never listed, as in some containers, says nothing.
-        let removed = opened.iter().filter(|it| it.is_listed && !names.contains(&it.name));
-        removed.for_each(|context| context.set_removed());
+        let mut gone = OPENED.lock().clone();
+        gone.retain(|context| context.watch.ask() == Presence::Gone);
+        gone.iter().for_each(|context| context.set_removed());
     }
 
     /// Notes that the device was removed: everything that uses it fails, and it is closed once nothing uses it.
@@ -322,7 +329,8 @@ impl Context {
         if let Some(context) = Self::known(raw) {
             return Ok(Some(context));
         }
-        Ok(Self::all()?.into_iter().find(|context| context.raw.as_ptr() == raw))
+        let found = Self::list()?.into_iter().find(|(listed, _)| listed.as_ptr() == raw);
+        found.map(|(_, opened)| opened).transpose()
     }
 
     /// The same, if it is known already, and was not removed.
@@ -337,11 +345,15 @@ impl Context {
         let name = unsafe { rdma_sys::ibv_get_device_name(device) };
         // SAFETY: the library's name is a field of the device, ended by a zero, and is copied at once.
         let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+        // SAFETY: the context is open, and the field is written only when it is opened.
+        let commands = unsafe { (*raw.as_ptr()).cmd_fd };
+        // SAFETY: the descriptor belongs to the context, which stays open as long as the list.
+        let commands = unsafe { borrow(commands) };
         let context = Self {
             raw,
             list: Mutex::new(Arc::clone(list)),
             is_removed: AtomicBool::new(false),
-            is_listed: user_devices().contains(&name),
+            watch: Watch::of(commands)?,
             name,
             users: DeviceUsers::default(),
             keeps_work: AtomicBool::new(false),
@@ -370,9 +382,14 @@ impl Context {
         self.keeps_work.store(true, Ordering::Relaxed);
     }
 
-    /// Returns its name, such as `mlx5_0`.
+    /// Returns its name when it was opened, such as `mlx5_0`.
     pub(in crate::fabric::verbs) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Returns whether this is its name, or was when it was opened: it may be given another one.
+    pub(in crate::fabric::verbs) fn is_named(&self, name: &str) -> bool {
+        self.name == name || matches!(self.watch.ask(), Presence::Named(now) if now == name)
     }
 
     /// Returns whether both are the same device.
@@ -502,13 +519,6 @@ impl Context {
     }
 }
 
-/// The names of the devices that the kernel says programs can open.
-fn user_devices() -> Vec<String> {
-    let listed = std::fs::read_dir(USER_DEVICES).into_iter().flatten().flatten();
-    let named = listed.filter_map(|entry| std::fs::read_to_string(entry.path().join("ibdev")).ok());
-    named.map(|name| name.trim_end().to_owned()).collect()
-}
-
 impl Drop for Context {
     fn drop(&mut self) {
         if self.is_removed() {
@@ -517,60 +527,5 @@ impl Drop for Context {
             unsafe { device_list::leave(self.raw) };
             LEAVING.lock().retain(|address| *address != self.raw.as_ptr().addr());
         }
-    }
-}
-
-/// The scope of queue pairs and memory regions; those of different domains cannot be used together.
-#[derive(Debug)]
-pub(in crate::fabric::verbs) struct ProtectionDomain {
-    raw: NonNull<ibv_pd>,
-    context: Arc<Context>,
-    has_windows: bool,
-}
-
-// SAFETY: functions of libibverbs may be called by any thread at any time; the object lives as long as this value.
-unsafe impl Send for ProtectionDomain {}
-// SAFETY: as for `Send`: the object is written only when it is created and released.
-unsafe impl Sync for ProtectionDomain {}
-
-impl ProtectionDomain {
-    /// Creates a domain, whose regions are exposed by their own keys.
-    pub(in crate::fabric::verbs) fn allocate(context: &Arc<Context>) -> Result<Arc<Self>, SysError> {
-        Self::create(context, false)
-    }
-
-    /// Creates a domain, whose regions are exposed through windows.
-    pub(in crate::fabric::verbs) fn with_windows(context: &Arc<Context>) -> Result<Arc<Self>, SysError> {
-        Self::create(context, true)
-    }
-
-    fn create(context: &Arc<Context>, has_windows: bool) -> Result<Arc<Self>, SysError> {
-        // SAFETY: the context is open, and the result holds it.
-        let raw = unsafe { rdma_sys::ibv_alloc_pd(context.raw()) };
-        let raw = NonNull::new(raw).ok_or_else(|| SysError::last("ibv_alloc_pd"))?;
-        Ok(Arc::new(Self { raw, context: Arc::clone(context), has_windows }))
-    }
-
-    /// The library's object.
-    pub(super) fn raw(&self) -> *mut ibv_pd {
-        self.raw.as_ptr()
-    }
-
-    /// Whether its regions are exposed through windows.
-    pub(in crate::fabric::verbs) fn has_windows(&self) -> bool {
-        self.has_windows
-    }
-
-    /// Its device.
-    pub(in crate::fabric::verbs) fn context(&self) -> &Arc<Context> {
-        &self.context
-    }
-}
-
-impl Drop for ProtectionDomain {
-    fn drop(&mut self) {
-        // SAFETY: everything created in the domain holds it by Arc, so none of it is left; it is freed once.
-        let returned = unsafe { rdma_sys::ibv_dealloc_pd(self.raw()) };
-        warn_left("ibv_dealloc_pd", returned);
     }
 }

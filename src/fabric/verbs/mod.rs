@@ -47,6 +47,7 @@ use self::channel::Channels;
 use self::connection::{VerbsConnection, VerbsListener};
 use self::device::Wish;
 use self::dialling::DiallingLink;
+use self::endpoint::leftovers;
 use self::error::Failure;
 use self::greeting::Showing;
 use self::handshake::ExchangedLink;
@@ -114,6 +115,11 @@ impl VerbsFabric {
 impl Fabric for VerbsFabric {
     fn listen(&self, _: &NodeName) -> Result<Vec<Box<dyn Acceptor>>, FabricError> {
         Ok(vec![self.listen_at(&self.listen.ok_or(VerbsError::NoListenAddress)?)?])
+    }
+
+    fn tend(&self) {
+        leftovers::tend();
+        sys::tend_destroyers();
     }
 
     /// Returns at once: the session waits for the peer's answer within its own deadline.

@@ -38,9 +38,9 @@ pub(super) use domain::ProtectionDomain;
 #[cfg(test)]
 pub(super) use event::AsyncEvent;
 pub(super) use event::{Concern, DeviceUser, fail_all};
-pub(super) use identifier::EventChannel;
+pub(super) use identifier::{EventChannel, tend_destroyers};
 #[cfg(test)]
-pub(super) use identifier::are_identifiers_destroyed;
+pub(super) use identifier::{are_identifiers_destroyed, destroyers};
 pub(super) use manager::{CmEvent, CmEventKind, CmId, ConnectParameters, JoinedGroup, Membership, PortSpace};
 pub(super) use prepared::{Local, PreparedReceives, PreparedSends, Verb};
 #[cfg(test)]

@@ -35,10 +35,23 @@ pub(super) fn release<W: Send + 'static>(leftovers: Leftovers<W>) {
     RELEASERS.get_or_init(Worker::default).run(move || drop(leftovers));
 }
 
+/// Retries starting a thread for what could not be released for lack of one.
+pub(in crate::fabric::verbs) fn tend() {
+    RELEASERS.get().into_iter().for_each(Worker::tend);
+}
+
+/// What releases in the background.
+#[cfg(test)]
+pub(in crate::fabric::verbs) fn releasers() -> &'static Worker {
+    RELEASERS.get_or_init(Worker::default)
+}
+
 /// Waits until everything is released, but not for long.
 pub(in crate::fabric::verbs) fn await_release() {
     let until_ns = SystemClock.monotonic_ns().saturating_add(limits::verbs::RELEASE_NS);
     while RELEASERS.get().is_some_and(|workers| !workers.is_done()) && SystemClock.monotonic_ns() < until_ns {
+        // There may be no node any more that does it.
+        tend();
         SystemClock.pause(PAUSE);
     }
 }

@@ -124,6 +124,17 @@ impl Drop for IdHandle {
     }
 }
 
+/// Retries starting a thread for identifiers that could not be destroyed for lack of one.
+pub(in crate::fabric::verbs) fn tend_destroyers() {
+    DESTROYERS.get().into_iter().for_each(Worker::tend);
+}
+
+/// What destroys in the background.
+#[cfg(test)]
+pub(in crate::fabric::verbs) fn destroyers() -> &'static Worker {
+    DESTROYERS.get_or_init(Worker::default)
+}
+
 /// Whether nothing is destroyed in the background at the moment.
 #[cfg(test)]
 pub(in crate::fabric::verbs) fn are_identifiers_destroyed() -> bool {

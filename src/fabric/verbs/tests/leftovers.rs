@@ -3,7 +3,9 @@
 use std::process::Command;
 
 use super::*;
-use crate::fabric::verbs::sys::are_identifiers_destroyed;
+use crate::fabric::verbs::endpoint::leftovers::releasers;
+use crate::fabric::verbs::sys::{are_identifiers_destroyed, destroyers};
+use crate::sync::atomic::AtomicBool;
 
 /// Resources of this host's devices, and the open files of this process.
 fn resources() -> (String, usize) {
@@ -90,4 +92,20 @@ fn an_end_in_the_middle_of_reads_and_writes_leaves_nothing() {
             }
         }
     });
+}
+
+/// The thread limit of a process or container may be reached when the last connection ends.
+#[test]
+fn work_without_a_thread_gets_one_in_the_next_turn_of_the_node() {
+    let fabric = fabric();
+    for worker in [releasers(), destroyers()] {
+        until("the end of idle threads", || (worker.is_done() && !worker.has_threads()).then_some(()));
+        let done = Arc::new(AtomicBool::new(false));
+        let set = Arc::clone(&done);
+        // As if no thread could be started for it.
+        worker.pretend(Some(0), true);
+        worker.queue(move || set.store(true, Ordering::Relaxed));
+        fabric.tend();
+        until("the chore", || done.load(Ordering::Relaxed).then_some(()));
+    }
 }

@@ -6,6 +6,7 @@
 mod arrivals;
 mod ends;
 mod fault;
+mod obstacle;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -81,8 +82,17 @@ struct SessionState {
     fault_awaited_until_ns: Option<u64>,
     /// The owner was woken.
     awake: bool,
-    /// The owner had a message when the queue was full, and is to be woken when it drains.
-    wants_to_send: bool,
+    /// The owner has a message that could not be queued, and is to be woken when it can.
+    wants_to_send: Option<Obstacle>,
+}
+
+/// Why a message could not be queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Obstacle {
+    /// The queue was full, or the device is not known yet.
+    Queue,
+    /// The window to its region waits until nothing is in flight.
+    Window,
 }
 
 /// When the service thread drives a session.
@@ -159,7 +169,7 @@ impl Session {
                 silence: Silence::default(),
                 fault_awaited_until_ns: None,
                 awake: false,
-                wants_to_send: false,
+                wants_to_send: None,
             }),
         };
         if let Some(endpoint) = endpoint {
@@ -199,37 +209,40 @@ impl Session {
         }
         let mut state = self.state.lock();
         self.advance(&mut state, now_ns);
-        let sent = self.take_to_send(&mut state, message, region);
-        state.wants_to_send = matches!(sent, Ok(Sent::Full));
+        let taken = self.take_to_send(&mut state, message, region);
+        state.wants_to_send = taken.as_ref().ok().copied().flatten();
+        let sent = taken.map(|obstacle| obstacle.map_or(Sent::Done, |_| Sent::Full));
         self.flush(&mut state);
         // Arrivals found meanwhile are the owner's, whatever happened to the message.
         self.wake_owner(&mut state);
         sent
     }
 
+    /// Queues a message, unless something is in the way.
     fn take_to_send(
         &self,
         state: &mut SessionState,
         message: &[u8],
         region: Option<&Registration>,
-    ) -> Result<Sent, FabricError> {
+    ) -> Result<Option<Obstacle>, FabricError> {
         if state.end.is_some() {
             return Err(FabricError::Closed);
         }
         let described = match (region, self.endpoint.get()) {
-            _ if !state.outbound.accepts() => return Ok(Sent::Full),
+            _ if !state.outbound.accepts() => return Ok(Some(Obstacle::Queue)),
             (None, _) => None,
-            (Some(_), None) => return Ok(Sent::Full),
+            (Some(_), None) => return Ok(Some(Obstacle::Queue)),
             (Some(registration), Some(endpoint)) => {
                 let entry = registered(registration)?;
                 let descriptor = entry.descriptor(endpoint)?;
                 if entry.expose(endpoint)? == Posted::NoRoom {
-                    return Ok(Sent::Full);
+                    return Ok(Some(Obstacle::Window));
                 }
                 Some(descriptor)
             }
         };
-        Ok(state.outbound.push(message, described))
+        let is_full = state.outbound.push(message, described) == Sent::Full;
+        Ok(is_full.then_some(Obstacle::Queue))
     }
 
     /// Returns the next message.
@@ -237,7 +250,9 @@ impl Session {
         let mut state = self.state.lock();
         self.advance(&mut state, now_ns);
         // The owner sends next: one wake-up is enough.
-        state.wants_to_send &= !self.accepts(&state);
+        if self.accepts_again(&state) {
+            state.wants_to_send = None;
+        }
         let received = self.take_message(&mut state, into);
         // A returned credit may be all that the peer, or this end, waits for.
         self.flush(&mut state);
@@ -294,7 +309,7 @@ impl Session {
             _ if state.lingers_until_ns.is_some() => true,
             Attention::Rare => state.is_unfinished(),
             // The thread may sleep for longer.
-            Attention::Close => state.fault_awaited_until_ns.is_some(),
+            Attention::Close => state.fault_awaited_until_ns.is_some() || state.awaits_window(),
         };
         if needs {
             state.attention = Attention::Close;
@@ -326,6 +341,7 @@ impl Session {
         // Completing sends wake no thread, so a full queue, or the last send, is polled.
         let lingers = state.lingers_until_ns.is_some() && !state.link.is_leaving();
         let has_more = state.outbound.has_frame() || state.has_unsent_wakes || state.has_unsent();
+        let has_more = has_more || state.awaits_window();
         let polls = state.is_established && (lingers || has_more);
         let check_ns = if state.is_established { state.silence.due_ns() } else { u64::MAX };
         let again_ns = if polls { now_ns.saturating_add(POLL_INTERVAL_NS) } else { u64::MAX };
@@ -512,30 +528,14 @@ impl Session {
         state.link.disconnect();
         self.signals.raise_all();
     }
-
-    /// Whether another message could be queued.
-    fn accepts(&self, state: &SessionState) -> bool {
-        state.outbound.accepts() && self.endpoint.get().is_some()
-    }
-
-    /// Keeps the owner's handle readable exactly while there is something to receive, or the queue has drained.
-    fn wake_owner(&self, state: &mut SessionState) {
-        let accepts = state.wants_to_send && self.accepts(state);
-        let has_something = accepts || !state.arrivals.is_empty() || state.end.is_some();
-        if has_something && !state.awake {
-            self.waker.wake();
-        } else if !has_something && state.awake {
-            self.waker.reset();
-        }
-        state.awake = has_something;
-    }
 }
 
 impl SessionState {
     /// Whether work is pending that no owner waits for.
     fn is_unfinished(&mut self) -> bool {
         let has_frames = !self.outbound.is_empty() || self.outbound.has_frame() || self.has_unsent();
-        let has_frames = has_frames || self.has_unsent_wakes || self.fault_awaited_until_ns.is_some();
+        let has_frames = has_frames || self.has_unsent_wakes || self.awaits_window();
+        let has_frames = has_frames || self.fault_awaited_until_ns.is_some();
         self.end.is_none() && (!self.is_established || has_frames || self.lingers_until_ns.is_some())
     }
 

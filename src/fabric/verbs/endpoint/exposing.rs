@@ -40,8 +40,7 @@ impl Endpoint {
                 return Err(failure.into());
             }
             self.poll_sends(state);
-            // Bindings send nothing.
-            state.is_draining = state.work.len() > state.binding || state.work.free_len() == 0;
+            state.is_draining = !state.may_bind();
             if state.is_draining {
                 return Ok(Posted::NoRoom);
             }
@@ -54,6 +53,13 @@ impl Endpoint {
         Ok(Posted::Yes)
     }
 
+    /// Whether a window that had [`Posted::NoRoom`] can be bound now, or never.
+    pub(in crate::fabric::verbs) fn binds(&self) -> bool {
+        let mut state = self.state.lock();
+        self.poll_sends(&mut state);
+        state.failure.is_some() || state.may_bind()
+    }
+
     /// Revokes the peer's window to this region, if it has one: from now on its key opens nothing.
     pub(in crate::fabric::verbs) fn close_window(&self, region: &Arc<MemoryRegion>) {
         // One that is being bound stays until that is complete.
@@ -62,5 +68,12 @@ impl Endpoint {
         let mut windows = self.windows.lock();
         windows.close(region);
         state.is_draining &= windows.exposed().is_some();
+    }
+}
+
+impl EndpointState {
+    /// Whether nothing but bindings is in flight, which send nothing, and there is room for one more.
+    fn may_bind(&self) -> bool {
+        self.work.len() <= self.binding && self.work.free_len() > 0
     }
 }

@@ -29,7 +29,7 @@ impl DeviceUser for Elsewhere {
 
 impl World {
     /// One more connection whose session is known.
-    fn known(&mut self) -> (VerbsConnection, Arc<Session>, Box<dyn Connection>) {
+    pub(super) fn known(&mut self) -> (VerbsConnection, Arc<Session>, Box<dyn Connection>) {
         let VerbsFabric { devices, service, channels, .. } = &self.near;
         let destination = Destination::resolve(&self.at).unwrap();
         let link = ManagedLink::dial(&destination, false, devices, SystemClock.monotonic_ns()).unwrap();

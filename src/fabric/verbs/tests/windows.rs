@@ -74,6 +74,34 @@ fn region_is_exposed_again_with_another_key() {
     assert_refused(forge(&rogue, at, |region| region.key = keys[0]));
 }
 
+/// A window is bound when nothing is in flight. Until then the owner of the connection sleeps, instead of trying again and again.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn window_that_waits_for_other_work_wakes_its_owner_once_that_is_done() {
+    let mut world = World::new();
+    let (mut near, session, mut far) = world.known();
+    let repository = registered(&world.near, 4096, Exposure::Read);
+    send(&mut near, b"hello", None);
+    receive(&mut *far);
+    let endpoint = Arc::clone(session.endpoint().unwrap());
+    assert!(endpoint.has_windows());
+    until("the acknowledgement", || (!endpoint.has_frames_under_way()).then_some(()));
+    let occupied = endpoint.occupy();
+    let mut woken = 0;
+    for _ in 0..5 {
+        assert!(matches!(near.receive(&mut [0; 64]).unwrap(), Received::Nothing));
+        assert_eq!(near.send(b"region", Some(&repository)).unwrap(), Sent::Full);
+        let begun_ns = SystemClock.monotonic_ns();
+        wait(&[near.wait_handle()], &[], Duration::from_millis(20)).unwrap();
+        woken += u32::from(SystemClock.monotonic_ns() - begun_ns < 20_000_000);
+    }
+    assert_eq!(woken, 0, "it is woken in vain");
+    endpoint.vacate(occupied);
+    assert!(wakes(near.wait_handle()));
+    send(&mut near, b"region", Some(&repository));
+    assert!(receive(&mut *far).1.is_some());
+}
+
 /// Where windows are switched off, as on a device without them, all peers have the key of the region.
 #[test]
 #[ignore = "needs an RDMA device"]

@@ -220,7 +220,7 @@ impl Endpoint {
             send_wr_max,
             place: OnceLock::new(),
         });
-        context.users().add(&endpoint);
+        context.add_user(&endpoint);
         Ok(endpoint)
     }
 

@@ -179,9 +179,7 @@ impl Devices {
         let device = Arc::new(OpenDevice::new(context, &self.wish)?);
         opened.push(Arc::clone(&device));
         drop(opened);
-        context.users().add(&self.opened);
-        // It may have been removed before it was watched.
-        self.opened.sweep();
+        context.add_user(&self.opened);
         Ok(device)
     }
 

@@ -183,10 +183,7 @@ impl RegionRegistrations {
     fn share(&mut self, region: &Arc<MemoryRegion>) {
         let (domain, context) = (Arc::downgrade(region.domain()), region.domain().context());
         let shared = Arc::new(SharedRegion { domain, region: Mutex::new(Some(Arc::clone(region))) });
-        context.users().add(&shared);
-        if context.is_removed() {
-            shared.lose_device();
-        }
+        context.add_user(&shared);
         self.shared.retain(|known| known.region.lock().is_some());
         self.shared.push(shared);
     }

@@ -2,6 +2,7 @@
 //! Run them one at a time in a machine of `tools/soft-roce`.
 
 mod channels;
+mod endings;
 mod faults;
 mod hostile;
 mod leftovers;

@@ -24,7 +24,7 @@ impl ChannelFault {
     ) -> Result<Arc<Self>, FabricError> {
         let (queue_pair, queue) = (queue_pair.number(), queue.id());
         let fault = Arc::new(Self { queue_pair, queue, event: OnceLock::new(), waker: Waker::new()? });
-        context.users().add(&fault);
+        context.add_user(&fault);
         Ok(fault)
     }
 

@@ -13,7 +13,7 @@ use rdma_sys::{
 use rustix::io::Errno;
 
 use super::device_list::{self, DeviceList};
-use super::event::{AsyncEvent, Concern, DeviceUsers, TakenEvent};
+use super::event::{AsyncEvent, Concern, DeviceUser, DeviceUsers, TakenEvent};
 use super::presence::{Presence, Watch};
 use super::{SysError, borrow, check, set_nonblocking};
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -324,6 +324,12 @@ impl Context {
         self.is_removed.load(Ordering::Relaxed)
     }
 
+    /// As if it had been removed, or not.
+    #[cfg(test)]
+    pub(in crate::fabric::verbs) fn pretend(&self, is_removed: bool) {
+        self.is_removed.store(is_removed, Ordering::Relaxed);
+    }
+
     /// Wraps the library's object of an open device.
     pub(super) fn find(raw: *mut ibv_context) -> Result<Option<Arc<Self>>, SysError> {
         if let Some(context) = Self::known(raw) {
@@ -365,6 +371,15 @@ impl Context {
     /// The library's object.
     pub(super) fn raw(&self) -> *mut ibv_context {
         self.raw.as_ptr()
+    }
+
+    /// Has this fail when the device reports a fault or is removed, at once if it was removed before.
+    pub(in crate::fabric::verbs) fn add_user<U: DeviceUser + 'static>(&self, user: &Arc<U>) {
+        self.users.add(user);
+        // It may have been removed before it was told.
+        if self.is_removed() {
+            user.lose_device();
+        }
     }
 
     /// What fails when the device reports a fault.

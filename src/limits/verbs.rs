@@ -36,6 +36,8 @@ pub(crate) const WAITING_BATCHES_MAX: usize = 64;
 pub(crate) const DIAL_UNITS: u64 = 64;
 /// How often a node whose device was removed tries to listen at its address again, nanoseconds.
 pub(crate) const RELISTEN_NS: u64 = 2_000_000_000;
+/// How often an end of a channel whose queue pair could not be restarted tries that again, nanoseconds.
+pub(crate) const RESTART_NS: u64 = 1_000_000_000;
 /// Connections waiting to be accepted.
 pub(crate) const BACKLOG: i32 = 128;
 /// How long a connection may be idle before the peer is probed, nanoseconds.

@@ -8,6 +8,7 @@ use crate::fabric::verbs::error::VerbsError;
 use crate::fabric::verbs::sys::{
     CmEvent, CmEventKind, CmId, EventChannel, JoinedGroup, Membership, SysError,
 };
+use crate::limits;
 
 /// The status of an event when the library could not attach the queue pair to the group.
 const NOT_ATTACHED: i32 = -1;
@@ -19,8 +20,32 @@ pub(super) enum Health {
     Well,
     /// A work request failed: the queue pair is drained, then restarted.
     Failing,
-    /// The restart failed.
-    Broken,
+    /// The restart failed, and is tried again at this time, ns.
+    Broken { again_ns: u64 },
+}
+
+impl Health {
+    /// Restarts a queue pair that is drained, if that is due.
+    pub(super) fn mend(
+        &mut self,
+        now_ns: u64,
+        restart: impl FnOnce() -> Result<(), SysError>,
+    ) -> Result<(), SysError> {
+        match *self {
+            Self::Well => return Ok(()),
+            Self::Broken { again_ns } if now_ns < again_ns => return Ok(()),
+            Self::Failing | Self::Broken { .. } => {}
+        }
+        let restarted = restart();
+        *self = match &restarted {
+            Ok(()) => Self::Well,
+            Err(error) => {
+                tracing::warn!(target: "fabricast", %error, "an end of a channel cannot be restarted yet");
+                Self::Broken { again_ns: now_ns.saturating_add(limits::verbs::RESTART_NS) }
+            }
+        };
+        restarted
+    }
 }
 
 /// The membership of a queue pair in a group. Must be dropped before the queue pair, which cannot be destroyed while attached.
@@ -157,5 +182,29 @@ impl Member {
 impl Drop for Member {
     fn drop(&mut self) {
         self.leave();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+
+    #[test]
+    fn queue_pair_that_cannot_be_restarted_is_tried_again_after_a_pause() {
+        let refused = || Err(SysError::new("ibv_modify_qp", Errno::NOMEM));
+        let not_due = || -> Result<(), SysError> { panic!("it is not due") };
+        let mut health = Health::Well;
+        health.mend(1, not_due).unwrap();
+        health = Health::Failing;
+        let again_ns = 1 + limits::verbs::RESTART_NS;
+        assert!(health.mend(1, refused).is_err());
+        assert_eq!(health, Health::Broken { again_ns });
+        health.mend(again_ns - 1, not_due).unwrap();
+        assert!(health.mend(again_ns, refused).is_err());
+        health.mend(again_ns + 1, not_due).unwrap();
+        health.mend(again_ns + limits::verbs::RESTART_NS, || Ok(())).unwrap();
+        assert_eq!(health, Health::Well);
     }
 }

@@ -8,6 +8,7 @@ use super::fault::ChannelFault;
 use super::member::{Health, Member};
 use super::site::Site;
 use super::ticket::{ChannelTicket, RECEIVER_LEN, ReturnTicket};
+use crate::clock::{Clock, SystemClock};
 use crate::fabric::verbs::sys::{
     CHAIN_LEN_MAX, CompletionChannel, CompletionQueue, Membership, MemoryRegion, QueuePair, QueuePairKind,
     QueuePairPlan, ReceiveRequest, Slice, Status, WorkCompletion,
@@ -187,10 +188,9 @@ impl VerbsChannelReceiver {
 
     /// Posts free buffers, if there are enough for a chain or no receive is posted.
     fn replenish(&mut self, is_idle: bool) -> Result<(), FabricError> {
-        if self.health == Health::Failing && self.posted == 0 {
-            self.health = Health::Broken;
-            self.queue_pair.restart(self.site.port, self.channel.key)?;
-            self.health = Health::Well;
+        if self.health != Health::Well && self.posted == 0 {
+            let (port, key) = (self.site.port, self.channel.key);
+            self.health.mend(SystemClock.monotonic_ns(), || self.queue_pair.restart(port, key))?;
         }
         let is_due = is_idle || self.idle.len() >= CHAIN_LEN_MAX;
         if is_due && self.health == Health::Well { self.post_idle() } else { Ok(()) }
@@ -289,6 +289,12 @@ impl VerbsChannelReceiver {
     /// Makes the queue pair fail.
     pub(in crate::fabric::verbs) fn break_down(&self) {
         self.queue_pair.to_error().expect("a valid queue pair");
+    }
+
+    /// The same, as if it could not be restarted until this time.
+    pub(in crate::fabric::verbs) fn break_until(&mut self, again_ns: u64) {
+        self.break_down();
+        self.health = Health::Broken { again_ns };
     }
 }
 

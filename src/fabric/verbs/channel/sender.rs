@@ -8,6 +8,7 @@ use super::fault::ChannelFault;
 use super::member::{Health, Member};
 use super::site::Site;
 use super::ticket::{CHANNEL_LEN, ChannelTicket, ReturnTicket, gid};
+use crate::clock::{Clock, SystemClock};
 use crate::fabric::verbs::endpoint::INLINE_LEN_MAX;
 use crate::fabric::verbs::error::VerbsError;
 use crate::fabric::verbs::sys::{
@@ -153,8 +154,8 @@ impl VerbsChannelSender {
         }
         // On every send, so that a failure is reported promptly even if little is sent.
         self.take_completions(state)?;
-        if state.health == Health::Broken {
-            // The queue will never drain: a caller that waits for that would wait for ever.
+        if matches!(state.health, Health::Broken { .. }) {
+            // The queue does not drain before it is restarted: a caller that waits for that may wait for ever.
             return Err(
                 VerbsError::NotSent { status: "the queue pair is broken".to_owned(), vendor: 0 }.into()
             );
@@ -207,10 +208,9 @@ impl VerbsChannelSender {
     /// Polls for completions, and restarts a failed queue pair.
     fn take_completions(&self, state: &mut ChannelSenderState) -> Result<(), FabricError> {
         let polled = state.take_completions();
-        if state.health == Health::Failing && state.under_way.is_empty() {
-            state.health = Health::Broken;
-            state.queue_pair.restart(self.site.port, self.key)?;
-            state.health = Health::Well;
+        let ChannelSenderState { health, queue_pair, under_way, .. } = state;
+        if *health != Health::Well && under_way.is_empty() {
+            health.mend(SystemClock.monotonic_ns(), || queue_pair.restart(self.site.port, self.key))?;
         }
         polled
     }
@@ -310,7 +310,17 @@ impl VerbsChannelSender {
 
     /// Makes the queue pair fail for good.
     pub(in crate::fabric::verbs) fn break_for_good(&self) {
-        self.state.lock().health = Health::Broken;
+        self.state.lock().health = Health::Broken { again_ns: u64::MAX };
+    }
+
+    /// Makes the queue pair fail, as if it could not be restarted until this time.
+    pub(in crate::fabric::verbs) fn break_until(&self, again_ns: u64) {
+        let mut state = self.state.lock();
+        state.queue_pair.to_error().expect("a valid queue pair");
+        // It comes to that when nothing is in flight any more.
+        let sent: Vec<_> = state.under_way.drain(..).filter_map(|sent| sent.buffer).collect();
+        state.buffers.extend(sent);
+        state.health = Health::Broken { again_ns };
     }
 
     /// Loses the group.

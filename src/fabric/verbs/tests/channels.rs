@@ -460,6 +460,26 @@ fn a_broken_sender_returns_errors_instead_of_full() {
     }
 }
 
+/// Memory, for one, may be short when a queue pair is to be restarted.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn ends_that_could_not_be_restarted_are_restarted_later() {
+    let channels = VerbsFabric::new(VerbsConfig::default()).unwrap().channels;
+    let own = own_address();
+    let sender = channels.sender(own).unwrap().unwrap();
+    let mut receiver = channels.join(sender.ticket(), (own, own)).unwrap();
+    assert_eq!(recovers(&sender, &mut receiver).len(), 0);
+    let soon_ns = || SystemClock.monotonic_ns() + 100_000_000;
+    quiet(&mut receiver);
+    sender.break_until(soon_ns());
+    let errors = recovers(&sender, &mut receiver);
+    let is_broken = |error: &FabricError| matches!(error, FabricError::Verbs(VerbsError::NotSent { .. }));
+    assert!(errors.iter().all(is_broken), "{errors:?}");
+    quiet(&mut receiver);
+    receiver.break_until(soon_ns());
+    assert_eq!(recovers(&sender, &mut receiver).len(), 0);
+}
+
 /// A fault of the device that concerns the end of a channel with this ticket.
 #[expect(clippy::big_endian_bytes, reason = "tickets are in network byte order")]
 fn fault_of(stage: &Stage, ticket: &[u8]) {

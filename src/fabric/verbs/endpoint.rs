@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 
 pub(super) use self::batch::Posted;
 pub(super) use self::frame::{Arrival, BufferedFrame};
-use self::leftovers::Leftovers;
+use self::leftovers::{Leftovers, Releasing};
 use self::long::LongOperations;
 pub(super) use self::tracker::BatchTracker;
 use self::wakes::OutgoingWakes;
@@ -89,6 +89,8 @@ pub(super) struct Endpoint {
     send_wr_max: u32,
     /// The place of the peer that dialled, which is free once the queue pair is gone.
     place: OnceLock<Arc<Place>>,
+    /// What is released in the background. Dropped last: see there.
+    releasing: Releasing<Work>,
 }
 
 #[derive(Debug)]
@@ -219,6 +221,7 @@ impl Endpoint {
             packet_len: AtomicU32::new(0),
             send_wr_max,
             place: OnceLock::new(),
+            releasing: Releasing(None),
         });
         context.add_user(&endpoint);
         Ok(endpoint)
@@ -536,7 +539,7 @@ impl Drop for Endpoint {
         // Before the queue pair: destroying one that has windows may wait for them.
         self.windows.lock().close_all();
         let state = self.state.get_mut();
-        leftovers::release(Leftovers {
+        self.releasing.0 = Some(Leftovers {
             queue_pair: Arc::clone(&self.queue_pair),
             work: std::mem::replace(&mut state.work, WorkTable::new(0)),
             frames: Arc::clone(&self.frames),

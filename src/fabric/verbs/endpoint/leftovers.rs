@@ -30,9 +30,36 @@ pub(super) struct Leftovers<W> {
     pub(super) place: Option<Arc<Place>>,
 }
 
-/// Releases this in the background.
-pub(super) fn release<W: Send + 'static>(leftovers: Leftovers<W>) {
-    RELEASERS.get_or_init(Worker::default).run(move || drop(leftovers));
+/// Releases what it holds in the background, once it is dropped.
+///
+/// As the last field of an endpoint it is dropped after all others, so that what it holds is held by nothing else any more: an endpoint
+/// that dropped its own share later than the thread that releases would do the slow part itself, and in another order.
+#[derive(Debug)]
+pub(super) struct Releasing<W: Send + 'static>(pub(super) Option<Leftovers<W>>);
+
+impl<W: Send + 'static> Drop for Releasing<W> {
+    fn drop(&mut self) {
+        let Some(leftovers) = self.0.take() else { return };
+        #[cfg(test)]
+        leftovers.count_shared();
+        RELEASERS.get_or_init(Worker::default).run(move || drop(leftovers));
+    }
+}
+
+/// How many leftovers were handed over while something else held a part of them.
+#[cfg(test)]
+pub(in crate::fabric::verbs) static SHARED: crate::sync::atomic::AtomicU64 =
+    crate::sync::atomic::AtomicU64::new(0);
+
+#[cfg(test)]
+impl<W> Leftovers<W> {
+    fn count_shared(&self) {
+        // The queue pair holds its queues.
+        let is_alone = Arc::strong_count(&self.queue_pair) == 1
+            && Arc::strong_count(&self.frames) == 1
+            && self.queues.iter().all(|queue| Arc::strong_count(queue) == 2);
+        SHARED.fetch_add(u64::from(!is_alone), crate::sync::atomic::Ordering::Relaxed);
+    }
 }
 
 /// Retries starting a thread for what could not be released for lack of one.

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use super::*;
-use crate::fabric::verbs::endpoint::leftovers::releasers;
+use crate::fabric::verbs::endpoint::leftovers::{SHARED, releasers};
 use crate::fabric::verbs::sys::{are_identifiers_destroyed, destroyers};
 use crate::sync::atomic::AtomicBool;
 
@@ -108,4 +108,19 @@ fn work_without_a_thread_gets_one_in_the_next_turn_of_the_node() {
         fabric.tend();
         until("the chore", || done.load(Ordering::Relaxed).then_some(()));
     }
+}
+
+/// Otherwise the thread that is to be kept from it might destroy a queue pair, or one might be destroyed after its memory.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn what_is_released_in_the_background_is_held_by_nothing_else() {
+    let mut world = World::new();
+    let before = SHARED.load(Ordering::Relaxed);
+    for _ in 0..10 {
+        let (mut near, mut far) = world.connect();
+        send(&mut *near, b"hello", None);
+        receive(&mut *far);
+    }
+    until("the release", || (are_identifiers_destroyed() && releasers().is_done()).then_some(()));
+    assert_eq!(SHARED.load(Ordering::Relaxed), before);
 }

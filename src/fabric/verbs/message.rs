@@ -304,8 +304,12 @@ impl Outbound {
     }
 
     /// Counts a fragment as taken, and its receive as posted again.
-    pub(super) fn owe(&mut self) {
+    pub(super) fn owe(&mut self) -> Result<(), Malformed> {
+        if self.owed >= limits::verbs::RECEIVES {
+            return Err(Malformed("it exceeds its credits"));
+        }
         self.owed += 1;
+        Ok(())
     }
 
     /// Counts a wake-up as taken. Its receive is to be posted again.

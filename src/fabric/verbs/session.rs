@@ -485,7 +485,7 @@ impl Session {
         if let HeldFrame::Buffer(arrival) = held {
             endpoint.release(arrival)?;
         }
-        state.outbound.owe();
+        state.outbound.owe().map_err(malformed)?;
         Ok(message)
     }
 

@@ -217,7 +217,7 @@ impl Side {
         let Some(frame) = self.arrivals.pop_front() else { return };
         let fragment = Frame::parse(&frame).unwrap().fragment.unwrap();
         let message = self.inbound.take(&fragment).unwrap();
-        self.outbound.owe();
+        self.outbound.owe().unwrap();
         if let Some(message) = message {
             assert_eq!(Some(message), self.expected.pop_front());
         }
@@ -235,6 +235,20 @@ impl Side {
             assert!(fragments <= usize::from(limits::verbs::RECEIVES), "{fragments} fragments");
         }
     }
+}
+
+/// A peer that does not receive what returns its credits.
+#[test]
+fn fragments_without_credit_are_refused() {
+    let mut outbound = Outbound::new();
+    (0..limits::verbs::RECEIVES).for_each(|_| outbound.owe().unwrap());
+    for _ in 0..=u16::MAX {
+        assert_eq!(outbound.owe(), Err(Malformed("it exceeds its credits")));
+    }
+    let mut frame = Vec::new();
+    assert!(outbound.next(&mut frame));
+    assert_eq!(Frame::parse(&frame).unwrap().credits, limits::verbs::RECEIVES);
+    outbound.owe().unwrap();
 }
 
 /// Frames always find a receive, and never stall.

@@ -15,6 +15,8 @@ pub(super) struct WorkTable<W> {
     free: Vec<u32>,
     /// Free entries of the queue.
     free_len: u32,
+    /// The values of batches that were posted in part.
+    abandoned: Vec<W>,
 }
 
 #[derive(Debug)]
@@ -46,7 +48,7 @@ impl<W> WorkTable<W> {
     /// Creates the table of a queue with this many entries.
     pub(super) fn new(free_len: u32) -> Self {
         let slots = (0..free_len).map(|_| Slot { generation: 0, batch: None }).collect();
-        Self { slots, free: (0..free_len).rev().collect(), free_len }
+        Self { slots, free: (0..free_len).rev().collect(), free_len, abandoned: Vec::new() }
     }
 
     /// Free entries.
@@ -87,6 +89,13 @@ impl<W> WorkTable<W> {
         slot.batch.as_ref().map(|batch| &batch.work)
     }
 
+    /// Ends a batch of which only the first work requests were posted, so that it never completes. What those need is kept as long as
+    /// the table.
+    pub(super) fn abandon(&mut self, id: BatchId) {
+        let work = self.cancel(id);
+        self.abandoned.extend(work);
+    }
+
     /// Takes a batch out: one of which nothing was posted, or that is complete.
     pub(super) fn cancel(&mut self, id: BatchId) -> Option<W> {
         let (index, generation) = split(id);
@@ -123,6 +132,19 @@ mod tests {
         assert_eq!(table.complete(first.request(true)), Some("first"));
         assert_eq!(table.cancel(second), Some("second"));
         assert_eq!((table.free_len(), table.len()), (4, 0));
+    }
+
+    #[test]
+    fn batch_that_was_posted_in_part_is_awaited_by_nobody_and_kept() {
+        let (mut table, value) = (WorkTable::new(4), std::rc::Rc::new(()));
+        let id = table.begin(3, std::rc::Rc::clone(&value)).unwrap();
+        table.abandon(id);
+        assert_eq!((table.free_len(), table.len()), (4, 0));
+        // Those that were posted come back.
+        assert_eq!((table.complete(id.request(false)), table.of(id.request(false))), (None, None));
+        assert_eq!(std::rc::Rc::strong_count(&value), 2);
+        drop(table);
+        assert_eq!(std::rc::Rc::strong_count(&value), 1);
     }
 
     #[test]

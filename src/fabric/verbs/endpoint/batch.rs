@@ -84,6 +84,8 @@ impl Endpoint {
             }
             if let Err(refused) = self.queue_pair.post_send(&mut chain) {
                 if is_begun || refused.posted > 0 {
+                    // The last one, which would complete it, was not posted.
+                    state.work.abandon(id);
                     self.fail_locked(state, Failure::PartlyPosted);
                     return Err(refused.error.into());
                 }

@@ -43,7 +43,8 @@ pub(crate) trait ChannelSender: Debug + Send + Sync {
 /// A unicast path from a channel's sender to one receiver, made by [`Datagrams::unicast_sender`]. It keeps the channel
 /// open.
 pub(crate) trait UnicastSender: Debug + Send + Sync {
-    /// Sends a datagram to this receiver. Returns [`Sent::Full`] without sending while the send queue is full.
+    /// Sends a datagram to this receiver. Returns [`Sent::Full`] without sending while the send queue is full, or the way to the
+    /// receiver is not known.
     fn send(&self, datagram: &[u8]) -> Result<Sent, FabricError>;
 }
 

@@ -38,6 +38,8 @@ pub(crate) const DIAL_UNITS: u64 = 64;
 pub(crate) const RELISTEN_NS: u64 = 2_000_000_000;
 /// How often an end of a channel whose queue pair could not be restarted tries that again, nanoseconds.
 pub(crate) const RESTART_NS: u64 = 1_000_000_000;
+/// How long a receiver of unicast datagrams whose host does not answer is not looked for again, nanoseconds.
+pub(crate) const FIND_NS: u64 = 10_000_000_000;
 /// Connections waiting to be accepted.
 pub(crate) const BACKLOG: i32 = 128;
 /// How long a connection may be idle before the peer is probed, nanoseconds.

@@ -18,6 +18,7 @@ mod receiver;
 mod sender;
 mod site;
 mod ticket;
+pub(super) mod unicast;
 
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Weak};

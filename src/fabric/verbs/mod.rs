@@ -120,6 +120,7 @@ impl Fabric for VerbsFabric {
     fn tend(&self) {
         leftovers::tend();
         sys::tend_destroyers();
+        channel::unicast::tend();
     }
 
     /// Returns at once: the session waits for the peer's answer within its own deadline.

@@ -8,6 +8,7 @@ use super::fault::ChannelFault;
 use super::member::{Health, Member};
 use super::site::Site;
 use super::ticket::{CHANNEL_LEN, ChannelTicket, ReturnTicket, gid};
+use super::unicast::Way;
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::verbs::endpoint::INLINE_LEN_MAX;
 use crate::fabric::verbs::error::VerbsError;
@@ -52,8 +53,8 @@ struct ChannelSenderState {
 /// A unicast path to one receiver.
 #[derive(Debug)]
 pub(in crate::fabric::verbs) struct VerbsUnicastSender {
-    // Before the channel, whose protection domain holds its address handle.
-    target: DatagramTarget,
+    way: Arc<Way>,
+    queue_pair: u32,
     channel: Arc<VerbsChannelSender>,
 }
 
@@ -126,7 +127,8 @@ impl VerbsChannelSender {
         if len > max { Err(FabricError::MessageTooLong { len, max }) } else { Ok(()) }
     }
 
-    /// A unicast sender to a receiver on the peer's host. A peer cannot direct datagrams at a third host.
+    /// A unicast sender to a receiver on the peer's host, whose hardware address is looked for in the background. A peer cannot direct
+    /// datagrams at a third host.
     pub(super) fn unicast(
         self: Arc<Self>,
         peer: Ipv4Addr,
@@ -139,14 +141,14 @@ impl VerbsChannelSender {
         }
         let class = self.site.device.traffic_class.unwrap_or(0);
         let path = Path::new(self.site.port, self.site.gid_index, gid(address)).with_traffic_class(class);
-        let handle = Arc::new(AddressHandle::create(&self.site.domain, &path)?);
-        Ok(VerbsUnicastSender { target: DatagramTarget { handle, queue_pair }, channel: self })
+        let way = Way::look_for(address, path, &self.site.domain);
+        Ok(VerbsUnicastSender { way, queue_pair, channel: self })
     }
 
     fn post(
         &self,
         state: &mut ChannelSenderState,
-        to: &DatagramTarget,
+        to: Option<&DatagramTarget>,
         datagram: &[u8],
     ) -> Result<Sent, FabricError> {
         if let Some(fault) = self.fault.error() {
@@ -160,9 +162,10 @@ impl VerbsChannelSender {
                 VerbsError::NotSent { status: "the queue pair is broken".to_owned(), vendor: 0 }.into()
             );
         }
-        if state.health != Health::Well || state.under_way.len() >= state.depth {
+        let Some(to) = to.filter(|_| state.health == Health::Well && state.under_way.len() < state.depth)
+        else {
             return Ok(Sent::Full);
-        }
+        };
         let (handle, buffer_len) = (Arc::clone(&to.handle), usize::from(self.site.mtu));
         let is_small = datagram.len() <= state.queue_pair.inline_len_max() as usize;
         let buffer = if is_small { None } else { state.buffers.pop() };
@@ -277,15 +280,16 @@ impl ChannelSender for VerbsChannelSender {
             // Out of the group, the datagram is lost. While joining, the caller tries again.
             return Ok(if state.member.is_out() { Sent::Done } else { Sent::Full });
         };
-        self.post(&mut state, &group, datagram)
+        self.post(&mut state, Some(&group), datagram)
     }
 }
 
 impl UnicastSender for VerbsUnicastSender {
     fn send(&self, datagram: &[u8]) -> Result<Sent, FabricError> {
         self.channel.check_len(datagram)?;
+        let to = self.way.handle().map(|handle| DatagramTarget { handle, queue_pair: self.queue_pair });
         let mut state = self.channel.state.lock();
-        self.channel.post(&mut state, &self.target, datagram)
+        self.channel.post(&mut state, to.as_ref(), datagram)
     }
 }
 

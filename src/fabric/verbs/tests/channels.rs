@@ -1,6 +1,7 @@
 //! Channels of datagrams, on a device.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::process::Command;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
@@ -478,6 +479,37 @@ fn ends_that_could_not_be_restarted_are_restarted_later() {
     quiet(&mut receiver);
     receiver.break_until(soon_ns());
     assert_eq!(recovers(&sender, &mut receiver).len(), 0);
+}
+
+/// The kernel asks the network for the receiver's hardware address for up to a second, in which the node's thread has other peers.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn receiver_whose_host_does_not_answer_delays_nobody() {
+    let channels = VerbsFabric::new(VerbsConfig::default()).unwrap().channels;
+    let own = own_address();
+    let sender = channels.sender(own).unwrap().unwrap();
+    let receiver = channels.join(sender.ticket(), (own, own)).unwrap();
+    let mut ticket = receiver.return_ticket().to_vec();
+    let silent = Ipv4Addr::from_bits(own.to_bits() ^ 0x40);
+    ticket.splice(20..24, silent.octets());
+    // A machine's interface asks nobody by itself.
+    let ask = |switch| {
+        let asks = Command::new("ip").args(["link", "set", "eth0", "arp", switch]).status().unwrap();
+        assert!(asks.success());
+    };
+    ask("on");
+    one_of_three(|| {
+        let begun_ns = SystemClock.monotonic_ns();
+        let to_silent = channels.unicast(&ticket, (own, silent)).unwrap();
+        let sent = to_silent.send(b"lost").unwrap();
+        let took_ns = SystemClock.monotonic_ns() - begun_ns;
+        println!("{sent:?} after {:?}", Duration::from_nanos(took_ns));
+        assert_eq!(sent, Sent::Full);
+        below("making a way to it", took_ns, 300_000_000)
+    });
+    ask("off");
+    let alone = channels.unicast(receiver.return_ticket(), (own, own)).unwrap();
+    until("the way to another", || (alone.send(b"found").unwrap() == Sent::Done).then_some(()));
 }
 
 /// A fault of the device that concerns the end of a channel with this ticket.

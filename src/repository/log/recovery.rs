@@ -21,7 +21,8 @@ impl Recover for LogWriter {
     ///
     /// A writer that ended within a commit has either not shown the first frame of it, whose sequence it stores last: then no reader has
     /// taken one, and the frames do not count. Or it has, and all frames of the commit are whole: readers that poll the sequence may have
-    /// taken them already, so they count as committed. The log of a feed is completed up to its table, which was committed first.
+    /// taken them already, so they count as committed. Where readers do not poll it, the end and the newest sequence decide: the place may
+    /// hold what an earlier writer left. The log of a feed is completed up to its table, which was committed first.
     fn recover(
         region: Arc<Region>,
         geometry: LogGeometry,
@@ -49,7 +50,7 @@ impl Recover for LogWriter {
             walk.enter(geometry.segment(start), start, first);
         }
         walk.cover(end)?;
-        let unfinished = walk.unfinished(start, continued.until);
+        let unfinished = walk.unfinished(start, newest, continued.until);
         walk.cover(unfinished)?;
         let last = walk.last();
         if last < newest || continued.until.is_some_and(|until| until != last) {
@@ -146,17 +147,24 @@ impl<'a> Walk<'a> {
     /// This position, or that behind a filler there.
     fn behind_filler(&self, position: u64) -> u64 {
         let rest = self.geometry.rest(position);
-        let is_filler = self.region.load(self.geometry.offset(position)) == FILLER || rest < HEADER_LEN;
+        let is_filler = self.region.load(self.geometry.offset(position)) == FILLER;
         // Any frame fits at the start of the ring.
         if is_filler && rest < self.geometry.capacity() { position + rest as u64 } else { position }
     }
 
-    /// The end of the frames behind the position that were shown, although the hot line does not name them yet. If the newest record is
-    /// known and is not among them, shows those up to it: all of them were written, except the sequence of the first.
-    fn unfinished(&mut self, start: u64, until: Option<Sequence>) -> u64 {
+    /// The end of the frames behind the position that were shown, although the end does not include them yet. If the newest record of a
+    /// feed is known and is not among them, shows those up to it: all of them were written, except the sequence of the first.
+    fn unfinished(&mut self, start: u64, newest: Sequence, until: Option<Sequence>) -> u64 {
         // Nothing is written further on before more is given up.
         let free_until = self.geometry.free_until(start);
-        let (shown, last) = self.reach(free_until, true, None);
+        let (shown, last) = if self.last() < newest {
+            // Stored after the frames, before the end.
+            self.reach(free_until, true, Some(newest))
+        } else if self.is_shown() {
+            self.reach(free_until, true, None)
+        } else {
+            (self.position, self.last())
+        };
         let Some(until) = until.filter(|until| last < *until) else { return shown };
         let (end, last) = self.reach(free_until, false, Some(until));
         let Some(first) = self.frame_at(self.position, self.next, false).filter(|_| last == until) else {
@@ -168,6 +176,13 @@ impl<'a> Walk<'a> {
         }
         self.region.store_release(self.geometry.offset(first.position), self.next.get());
         end
+    }
+
+    /// Whether readers that poll the next sequence find it at the position. They go by the end at the skipped rest of the ring, and where
+    /// a segment begins: neither the frame behind the one nor the beginning of the other is cleared before it is written.
+    fn is_shown(&self) -> bool {
+        let is_segment = self.position.is_multiple_of(self.geometry.segment_len() as u64);
+        !is_segment && self.region.load(self.geometry.offset(self.position)) == self.next.get()
     }
 
     /// How far whole frames with the next sequences reach, and the last of these sequences.
@@ -185,6 +200,9 @@ impl<'a> Walk<'a> {
     fn frame_at(&mut self, position: u64, sequence: Sequence, is_shown: bool) -> Option<Whole> {
         let position = self.behind_filler(position);
         let (offset, rest) = (self.geometry.offset(position), self.geometry.rest(position));
+        if rest < HEADER_LEN {
+            return None;
+        }
         let mut head = [0; HEADER_WORDS];
         self.region.copy_out(offset, &mut head);
         let header = FrameHeader::parse(head);

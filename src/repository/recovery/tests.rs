@@ -1,4 +1,4 @@
-//! Writers that are killed after each word that they store, and what another one finds.
+//! Writers that are killed after each word that they store, and what another one finds; and one that is killed after that.
 
 mod feeds;
 mod logs;
@@ -13,7 +13,7 @@ use crate::layout::Geometry;
 use crate::layout::header::StaticHeader;
 use crate::memory::{Protection, Region, kill};
 use crate::repository::Writer;
-use crate::testkit::random::{Random, amount};
+use crate::testkit::random::{Printed, Random, amount};
 
 const TOPIC: TopicId = TopicId::new(7);
 const CONTINUED: Continued = Continued { after: Sequence::NONE, until: None };
@@ -29,6 +29,24 @@ fn payload(sequence: u64, len_max: usize) -> Vec<u8> {
     let mut random = Random::new(sequence);
     let len = random.index(len_max + 1);
     (0..len).map(|_| random.next().to_le_bytes()[0]).collect()
+}
+
+/// The writers of a repository, one after another, by the newest sequence of each that is gone.
+#[derive(Default)]
+struct Lives(Vec<u64>);
+
+impl Lives {
+    /// The payload of a sequence: as long in each life, and of bytes that name it.
+    fn payload(&self, sequence: u64, len_max: usize) -> Vec<u8> {
+        let life = self.0.iter().filter(|newest| **newest < sequence).count();
+        let name = u8::try_from(life).expect("few").wrapping_mul(0x35);
+        payload(sequence, len_max).into_iter().map(|byte| byte ^ name).collect()
+    }
+
+    /// One is over.
+    fn end(&mut self, newest: u64) {
+        self.0.push(newest);
+    }
 }
 
 /// The steps of a writer, each followed by a step of a reader that sees its memory.
@@ -52,7 +70,7 @@ trait Scenario {
     fn check_held(&self);
 }
 
-/// Kills the writer of a scenario of this many steps after each word that it stores.
+/// Kills the writer of a scenario of this many steps after each word that it stores, and the next one after a few words.
 fn kill_after_each_word<S: Scenario>(steps: u64) {
     // The newest sequence after each step, and the words stored by then.
     let mut after: Vec<(u64, u64)> = Vec::new();
@@ -71,26 +89,9 @@ fn kill_after_each_word<S: Scenario>(steps: u64) {
     // A prime number, so that each place of each step is met, if not all of them.
     let stride = if amount(0, 1) == 1 { 1 } else { 3 };
     for killed_after in (begun..words).step_by(stride) {
-        let mut step = 0;
-        let mut scenario = kill::killed_after(killed_after, || {
-            let mut scenario = S::begin();
-            while step < steps {
-                scenario.publish(step);
-                if kill::is_dead() {
-                    break;
-                }
-                step += 1;
-                scenario.receive();
-            }
-            scenario
-        })
-        .1;
-        // Subscribers may read before it is recovered, too.
-        scenario.receive();
-        scenario.recover();
+        let (mut scenario, step) = killed::<S>(killed_after, steps);
         let newest = scenario.newest();
-        let at = usize::try_from(step).expect("few");
-        let possible = [after[at].0, after.get(at + 1).map_or(after[at].0, |(newest, _)| *newest)];
+        let possible = [after[step].0, after.get(step + 1).map_or(after[step].0, |(newest, _)| *newest)];
         assert!(
             (possible[0]..=possible[1]).contains(&newest),
             "{newest} after a kill at word {killed_after}: {possible:?}"
@@ -104,7 +105,63 @@ fn kill_after_each_word<S: Scenario>(steps: u64) {
             scenario.receive();
             scenario.check_held();
         }
+        // Soon enough that what the first writer left unfinished is not overwritten yet.
+        let soon = (words - begun) * STEPS_SOON / steps;
+        let mut random = Random::new(killed_after);
+        (0..amount(2, 10)).for_each(|_| kill_again::<S>(killed_after, steps, random.below(soon)));
     }
+}
+
+/// Steps of a second writer within which it is killed.
+const STEPS_SOON: u64 = 5;
+
+/// Runs a writer of a scenario of this many steps, kills it after this many words, and recovers what it leaves. Returns the step in which
+/// it was killed, too.
+fn killed<S: Scenario>(killed_after: u64, steps: u64) -> (S, usize) {
+    let mut step = 0;
+    let mut scenario = kill::killed_after(killed_after, || {
+        let mut scenario = S::begin();
+        while step < steps {
+            scenario.publish(step);
+            if kill::is_dead() {
+                break;
+            }
+            step += 1;
+            scenario.receive();
+        }
+        scenario
+    })
+    .1;
+    // Subscribers may read before it is recovered, too.
+    scenario.receive();
+    scenario.recover();
+    (scenario, usize::try_from(step).expect("few"))
+}
+
+/// Kills the writer that continues, too, after this many words.
+fn kill_again<S: Scenario>(killed_after: u64, steps: u64, again: u64) {
+    let _printed = Printed::on_failure("kills after words", &[killed_after, again]);
+    let (mut scenario, _) = killed::<S>(killed_after, steps);
+    let mut newest = scenario.newest();
+    kill::killed_after(again, || {
+        for step in 0..2 * STEPS_SOON {
+            newest = scenario.newest();
+            scenario.publish(step);
+            if kill::is_dead() {
+                break;
+            }
+            scenario.receive();
+        }
+    });
+    let published = scenario.newest();
+    scenario.receive();
+    scenario.recover();
+    assert!((newest..=published).contains(&scenario.newest()), "{} after {newest}", scenario.newest());
+    scenario.check_held();
+    scenario.receive();
+    scenario.publish(1);
+    scenario.receive();
+    scenario.check_held();
 }
 
 /// Recovers a repository.

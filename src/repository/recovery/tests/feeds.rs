@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::tables::{self, stage};
-use super::{Scenario, TOPIC, kill_after_each_word, logs, payload, recovered, region};
+use super::{Lives, Scenario, TOPIC, kill_after_each_word, logs, recovered, region};
 use crate::id::{Epoch, Sequence};
 use crate::layout::header::StaticHeader;
 use crate::layout::log::LogGeometry;
@@ -23,15 +23,12 @@ struct Feeds {
     geometry: (LogGeometry, TableGeometry),
     records: LogReader,
     received: u64,
+    lives: Lives,
 }
 
 /// The key of a record.
 fn key(sequence: u64) -> Vec<u8> {
     format!("k-{}", sequence * 7 % 5).into_bytes()
-}
-
-fn check(sequence: u64, found: &[u8]) {
-    assert_eq!(found, payload(sequence, LEN_MAX));
 }
 
 impl Scenario for Feeds {
@@ -42,7 +39,7 @@ impl Scenario for Feeds {
         let log = LogWriter::new(Arc::clone(&regions[0].0), geometry.0, &regions[0].1);
         let table = TableWriter::new(Arc::clone(&regions[1].0), geometry.1, &regions[1].1);
         let records = LogReader::new(geometry.0, Epoch::FIRST, TOPIC, LogStart::Earliest);
-        Self { log, table, regions, geometry, records, received: 0 }
+        Self { log, table, regions, geometry, records, received: 0, lives: Lives::default() }
     }
 
     /// As `FeedPublisher` does.
@@ -55,7 +52,7 @@ impl Scenario for Feeds {
             assert!(stage(&mut self.table, &key, &value, last));
         }
         for sequence in first..=last {
-            self.log.append(&payload(sequence, LEN_MAX), last).expect("it fits");
+            self.log.append(&self.lives.payload(sequence, LEN_MAX), last).expect("it fits");
         }
         self.table.set_next(Sequence::new(last));
         self.table.commit(last);
@@ -67,7 +64,9 @@ impl Scenario for Feeds {
     }
 
     fn receive(&mut self) {
-        if let Some((first, last)) = logs::take_all(&mut self.records, &self.regions[0].0, check) {
+        let Self { records, regions, lives, .. } = self;
+        let check = |sequence, found: &[u8]| assert_eq!(found, lives.payload(sequence, LEN_MAX));
+        if let Some((first, last)) = logs::take_all(records, &regions[0].0, check) {
             assert_eq!(first, self.received + 1);
             self.received = last;
         }
@@ -77,11 +76,13 @@ impl Scenario for Feeds {
         let [(log, log_line), (table, table_line)] = &self.regions;
         self.table = recovered(table, self.geometry.1, table_line, None);
         self.log = recovered(log, self.geometry.0, log_line, Some(self.table.last()));
+        self.lives.end(self.newest());
         assert!(self.log.last().get() >= self.received, "a subscriber has received what is lost");
     }
 
     fn check_held(&self) {
         assert_eq!(self.log.last(), self.table.last());
+        let check = |sequence, found: &[u8]| assert_eq!(found, self.lives.payload(sequence, LEN_MAX));
         let mut late = LogReader::new(self.geometry.0, Epoch::FIRST, TOPIC, LogStart::Earliest);
         let held = logs::take_all(&mut late, &self.regions[0].0, check);
         assert_eq!(held.map_or(0, |(_, last)| last), self.newest());

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{CONTINUED, Scenario, TOPIC, kill_after_each_word, payload, recovered, region};
+use super::{CONTINUED, Lives, Scenario, TOPIC, kill_after_each_word, recovered, region};
 use crate::id::{Epoch, Sequence};
 use crate::layout::header::{HOT_SEQUENCE, StaticHeader};
 use crate::layout::log::{HOT_END, HOT_START, HOT_START_SEQUENCE, LogGeometry, START_AGAIN};
-use crate::memory::Region;
+use crate::memory::{Region, kill};
 use crate::repository::log::{LogReader, LogStart, LogWriter};
 use crate::repository::{Reader as _, Recover as _, Writer as _};
 
@@ -20,6 +20,7 @@ struct Logs {
     reader: LogReader,
     geometry: LogGeometry,
     received: u64,
+    lives: Lives,
 }
 
 /// Takes every record, and checks that they follow each other. Returns the first and the last sequence.
@@ -41,8 +42,14 @@ pub(super) fn take_all(
     }
 }
 
-fn check(sequence: u64, found: &[u8]) {
-    assert_eq!(found, payload(sequence, LEN_MAX), "{sequence}");
+impl Logs {
+    fn payload(&self, sequence: u64) -> Vec<u8> {
+        self.lives.payload(sequence, LEN_MAX)
+    }
+
+    fn check(&self, sequence: u64, found: &[u8]) {
+        assert_eq!(found, self.payload(sequence), "{sequence}");
+    }
 }
 
 impl Scenario for Logs {
@@ -52,24 +59,29 @@ impl Scenario for Logs {
         let (region, line) = region(geometry);
         let writer = LogWriter::new(Arc::clone(&region), geometry, &line);
         let reader = LogReader::new(geometry, Epoch::FIRST, TOPIC, LogStart::Earliest);
-        Self { writer, region, line, reader, geometry, received: 0 }
+        Self { writer, region, line, reader, geometry, received: 0, lives: Lives::default() }
     }
 
     fn publish(&mut self, number: u64) {
         let first = self.writer.last().get() + 1;
         let last = first + number % 4;
         for sequence in first..=last {
+            let payload = self.payload(sequence);
             if sequence.is_multiple_of(5) {
                 // A loan that is given up, and one that is not.
-                self.writer.stage(sequence).append(&payload(sequence, LEN_MAX)).expect("it fits");
+                self.writer.stage(sequence).append(&payload).expect("it fits");
                 let mut loan = self.writer.stage(sequence);
-                payload(sequence, LEN_MAX).chunks(9).for_each(|piece| loan.append(piece).expect("it fits"));
+                payload.chunks(9).for_each(|piece| loan.append(piece).expect("it fits"));
                 loan.finish(sequence);
             } else {
-                self.writer.append(&payload(sequence, LEN_MAX), sequence).expect("it fits");
+                self.writer.append(&payload, sequence).expect("it fits");
             }
         }
         self.writer.commit(last);
+        if number % 8 == 5 {
+            // It may skip the rest of the ring.
+            self.writer.stage(last).append(&[1; 90]).expect("it fits");
+        }
     }
 
     fn newest(&self) -> u64 {
@@ -77,7 +89,11 @@ impl Scenario for Logs {
     }
 
     fn receive(&mut self) {
-        if let Some((first, last)) = take_all(&mut self.reader, &self.region, check) {
+        let Self { reader, region, lives, .. } = self;
+        let check = |sequence, found: &[u8]| {
+            assert_eq!(found, lives.payload(sequence, LEN_MAX), "{sequence}");
+        };
+        if let Some((first, last)) = take_all(reader, region, check) {
             assert_eq!(first, self.received + 1);
             self.received = last;
         }
@@ -85,11 +101,13 @@ impl Scenario for Logs {
 
     fn recover(&mut self) {
         self.writer = recovered(&self.region, self.geometry, &self.line, None);
+        self.lives.end(self.newest());
         assert!(self.writer.last().get() >= self.received, "a subscriber has received what is lost");
         assert_eq!(self.region.load(HOT_START), self.region.load(START_AGAIN));
     }
 
     fn check_held(&self) {
+        let check = |sequence, found: &[u8]| self.check(sequence, found);
         let mut late = LogReader::new(self.geometry, Epoch::FIRST, TOPIC, LogStart::Earliest);
         let held = take_all(&mut late, &self.region, check);
         assert_eq!(held.map_or(0, |(_, last)| last), self.newest());
@@ -133,4 +151,76 @@ fn damaged_log_is_refused() {
     let place = world.geometry.offset(world.region.load(HOT_START));
     world.region.store(place + 16, 99);
     assert_eq!(recover(&world).unwrap_err().offset, place);
+}
+
+/// A log of records of one size, the 39th of which does not fit at the end of the ring, and its newest record after a writer that was
+/// killed while it appended three records, and one that was killed after these steps.
+fn recovered_after(last: fn(&mut LogWriter)) -> u64 {
+    let geometry = LogGeometry::new(4096, 76).expect("a geometry");
+    let (region, line) = region(geometry);
+    let mut writer = LogWriter::new(Arc::clone(&region), geometry, &line);
+    let append = |writer: &mut LogWriter, byte| writer.append(&[byte; 76], 5).map(drop).expect("it fits");
+    for _ in 1..=38 {
+        append(&mut writer, 1);
+        writer.commit(5);
+    }
+    (0..3).for_each(|_| append(&mut writer, 1));
+    drop(writer);
+    let mut writer: LogWriter = recovered(&region, geometry, &line, None);
+    assert_eq!(writer.last().get(), 38);
+    append(&mut writer, 2);
+    writer.commit(5);
+    assert_eq!(geometry.rest(writer.committed_end()), 40, "no record fits there");
+    last(&mut writer);
+    drop(writer);
+    let writer: LogWriter = recovered(&region, geometry, &line, Some(Sequence::new(39)));
+    let again: LogWriter = recovered(&region, geometry, &line, None);
+    assert_eq!(writer.last(), again.last());
+    again.last().get()
+}
+
+/// Records 40 and 41 of a dead writer were where the next one would have put its own, behind the skipped rest of the ring.
+#[test]
+fn skipped_rest_of_the_ring_shows_nothing_that_a_dead_writer_left_behind_it() {
+    assert_eq!(recovered_after(|_| ()), 39);
+    assert_eq!(recovered_after(|writer| writer.stage(5).append(&[2; 76]).expect("it fits")), 39);
+    assert_eq!(recovered_after(|writer| writer.append(&[2; 76], 5).map(drop).expect("it fits")), 39);
+}
+
+/// A commit that ends where a segment begins that is not given up yet leaves that as it is; the next record gives it up, and only then
+/// its first word is cleared. A writer that is killed in between has committed nothing, whatever the payload says that was there.
+#[test]
+fn payload_that_was_given_up_is_no_record_of_the_writer_that_was_killed_then() {
+    let geometry = LogGeometry::new(4096, 232).expect("a geometry");
+    assert_eq!(geometry.segment_len(), 64);
+    let (region, line) = region(geometry);
+    // Record 19 as a publisher would write it, in the payload of the first one, where the second segment begins.
+    let mut forger = LogWriter::new(super::region(geometry).0, geometry, &line);
+    forger.begin_after(Sequence::new(18));
+    forger.append(&[9; 8], 5).expect("it fits");
+    forger.commit(5);
+    let mut forged = [0; 4];
+    forger.region().copy_out(geometry.offset(0), &mut forged);
+    let mut writer = LogWriter::new(Arc::clone(&region), geometry, &line);
+    let mut publish = |payload: &[u8]| {
+        writer.append(payload, 5).expect("it fits");
+        writer.commit(5);
+        writer.committed_end()
+    };
+    assert_eq!(publish(&[&[0; 40][..], bytemuck::cast_slice(&forged)].concat()), 96);
+    assert_eq!((0..15).map(|_| publish(&[0; 232])).max(), Some(3936));
+    assert_eq!([publish(&[0; 136]), publish(&[0; 40])], [4096, 4160]);
+    assert_eq!(
+        geometry.free_until(region.load(HOT_START)),
+        4160,
+        "the next record gives up the second segment"
+    );
+    for words in 0..8 {
+        let copy = super::region(geometry).0;
+        (0..geometry.region_len()).step_by(8).for_each(|offset| copy.store(offset, region.load(offset)));
+        let mut writer: LogWriter = recovered(&copy, geometry, &line, None);
+        kill::killed_after(words, || writer.append(&[1; 8], 5)).1.expect("it fits");
+        let writer: LogWriter = recovered(&copy, geometry, &line, None);
+        assert_eq!(writer.last().get(), 18, "after {words} words");
+    }
 }

@@ -15,6 +15,9 @@ use crate::repository::reader::{HOT_LINE, NOTHING, unread};
 use crate::repository::{Fetch, Finding, GrantedAt, ReadFailure, Reader, SubscriberStats, Taken, WriteOrder};
 use crate::sync::atomic::{Ordering, fence};
 
+/// Empty polls of mapped memory until the hot line is read again: where memory is damaged, it alone may name the newest value.
+const POLLS_MAX: u32 = 256;
+
 /// A reader of a state repository: finds the newest value, copies it to private memory, and accepts it if
 /// stamps, bounds, epoch and CRC agree. It does not allocate, block or make system calls.
 #[derive(Debug)]
@@ -29,6 +32,8 @@ pub(crate) struct StateReader {
     unreceived: Sequence,
     /// Nothing was read from this memory yet, so that the slots need not hold the value after the last one.
     begins: bool,
+    /// How many more polls of mapped memory may find nothing before the hot line is read.
+    empty_left: u32,
     last_len: usize,
     /// No value before the last one was missed.
     keeps_up: bool,
@@ -97,6 +102,7 @@ impl StateReader {
             last: Sequence::NONE,
             unreceived: Sequence::NONE,
             begins: true,
+            empty_left: POLLS_MAX,
             last_len: 0,
             keeps_up: true,
             attempts: 0,
@@ -120,11 +126,9 @@ impl StateReader {
     /// The newest sequence in mapped memory, if it is newer than the last one. A reader that keeps up finds
     /// its value without reading the hot line, which thus stays in the writer's cache.
     #[inline]
-    fn newest(&self, memory: &Region) -> Option<Sequence> {
+    fn newest(&mut self, memory: &Region) -> Option<Sequence> {
         if self.begins {
-            // Acquire: pairs with the Release store of the newest sequence in `StateWriter`.
-            let newest = Sequence::new(memory.load_acquire(HOT_SEQUENCE));
-            return (newest > self.last).then_some(newest);
+            return self.newest_named(memory);
         }
         let next = self.last.next();
         if next == Sequence::NONE {
@@ -133,16 +137,33 @@ impl StateReader {
         }
         // Acquire: pairs with the Release store of the head stamp in `StateWriter`.
         let head = Sequence::new(memory.load_acquire(self.geometry.slot_offset(next)));
-        if head < next {
-            return None;
-        }
         let after = Sequence::new(memory.load(self.geometry.slot_offset(next.next())));
-        if head == next && after <= next {
-            return Some(next);
+        if head > next {
+            return self.newest_named(memory).max(Some(head));
         }
+        if after <= next {
+            if head == next {
+                return Some(next);
+            }
+            if self.empty_left > 0 {
+                self.empty_left -= 1;
+                return None;
+            }
+        }
+        // Also if the head stamp of the next value is damaged: then nothing but the hot line tells that it is there.
+        self.newest_named(memory).max((head == next).then_some(next))
+    }
+
+    /// The newest sequence by the hot line, if it is newer than the last one.
+    fn newest_named(&mut self, memory: &Region) -> Option<Sequence> {
         // Acquire: pairs with the Release store of the newest sequence in `StateWriter`.
         let newest = Sequence::new(memory.load_acquire(HOT_SEQUENCE));
-        Some(newest.max(head))
+        if newest > self.last {
+            // If it cannot be read, it is sought again at once.
+            return Some(newest);
+        }
+        self.empty_left = POLLS_MAX;
+        None
     }
 
     /// Copies the slot of this sequence to private memory and checks the copy.
@@ -298,6 +319,10 @@ impl Reader for StateReader {
         if is_same_epoch && self.last.get() < last {
             (self.last, self.keeps_up) = (Sequence::new(last), false);
         }
+    }
+
+    fn look_closely(&mut self) {
+        self.empty_left = 0;
     }
 
     fn expect_inline(&mut self) {

@@ -445,6 +445,40 @@ fn a_fetching_reader_finds_values_behind_a_damaged_head_stamp() {
     assert_eq!(fetch_all(&writer), None);
 }
 
+/// Nothing but the hot line tells that it is there, until the value after it is.
+#[test]
+fn mapped_reader_finds_values_behind_a_damaged_head_stamp() {
+    let mut writer = writer(8, 72);
+    let mut reader = reader(&writer);
+    let region = Arc::clone(writer.region());
+    let publish = |writer: &mut StateWriter, sequence| {
+        writer.publish(&payload(sequence, 72), 1, sequence).unwrap();
+    };
+    for sequence in 1..=3 {
+        publish(&mut writer, sequence);
+        assert_eq!(reader.read(&region).unwrap().unwrap().meta.sequence.get(), sequence);
+    }
+    (4..=5).for_each(|sequence| publish(&mut writer, sequence));
+    region.store(writer.geometry().slot_offset(Sequence::new(4)), 1);
+    let found = reader.poll(&region).unwrap().unwrap();
+    assert_eq!((found.meta.sequence.get(), found.conflated), (5, 1));
+    assert!(reader.poll(&region).unwrap().is_none());
+    for is_over in [false, true] {
+        let last = writer.last().next();
+        publish(&mut writer, last.get());
+        region.store(writer.geometry().slot_offset(last), 1);
+        if is_over {
+            reader.look_closely();
+        }
+        let polls = if is_over { 1 } else { 1000 };
+        let failure = (0..polls).find_map(|_| reader.poll(&region).err());
+        assert_eq!(failure, Some(ReadFailure::BrokenStamps { sequence: last }));
+        assert!((0..1000).all(|_| reader.poll(&region).unwrap().is_none()), "it is reported once");
+    }
+    publish(&mut writer, 8);
+    assert_eq!(reader.read(&region).unwrap().unwrap().meta.sequence.get(), 8);
+}
+
 /// The value that one publisher did not deliver may be the newest of the next one, of the same epoch.
 #[test]
 fn value_that_was_damaged_or_cut_off_is_received_from_the_next_publisher() {

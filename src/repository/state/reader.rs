@@ -316,6 +316,9 @@ impl Reader for StateReader {
         // The next publisher may have a value that could not be received from the one before.
         let is_received = before.last > before.unreceived;
         let last = before.last.get().saturating_sub(u64::from(!is_received));
+        if is_same_epoch {
+            self.unreported = self.unreported.saturating_add(std::mem::take(&mut before.unreported));
+        }
         if is_same_epoch && self.last.get() < last {
             (self.last, self.keeps_up) = (Sequence::new(last), false);
         }

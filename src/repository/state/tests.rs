@@ -504,3 +504,29 @@ fn value_that_was_damaged_or_cut_off_is_received_from_the_next_publisher() {
     assert!(received.read(writer.region()).unwrap().is_some());
     assert_eq!(next_of(&mut received), None);
 }
+
+/// The next value says that they were replaced, whichever publisher it is from.
+#[test]
+fn values_replaced_before_a_damaged_one_are_reported_after_a_reconnection() {
+    let mut writer = writer(8, 64);
+    let publish = |writer: &mut StateWriter| writer.publish(b"value", 1, 0).map(drop).unwrap();
+    publish(&mut writer);
+    let mut before = reader(&writer);
+    assert!(before.read(writer.region()).unwrap().is_some());
+    (2..=4).for_each(|_| publish(&mut writer));
+    let spoilt = region_of(&words(writer.region()));
+    let tail = writer.geometry().slot_offset(Sequence::new(4)) + StateGeometry::tail_offset(5);
+    spoilt.store(tail, spoilt.load(tail) ^ 1);
+    before.poll(&spoilt).unwrap_err();
+    // Over two subscriptions.
+    for _ in 0..2 {
+        let mut next = reader(&writer);
+        next.resume(&mut before, true);
+        before = next;
+    }
+    let taken = before.poll(writer.region()).unwrap().unwrap();
+    assert_eq!((taken.meta.sequence.get(), taken.conflated), (4, 2));
+    publish(&mut writer);
+    assert_eq!(before.poll(writer.region()).unwrap().map(|taken| taken.conflated), Some(0));
+    assert_eq!(before.counts().conflated, 2);
+}

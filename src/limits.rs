@@ -68,6 +68,8 @@ pub(crate) const TABLE_FETCH_LEN: usize = 128 * 1024;
 
 /// A reader of a table over a wire compares the versions of one page with every so many fetches of the hot line.
 pub(crate) const TABLE_AUDIT_ONE_IN: u64 = 16;
+/// A reader of a mapped table does so in every so many passes that it makes, each of which costs less than a fetch.
+pub(crate) const TABLE_PASS_AUDIT_ONE_IN: u64 = 64;
 /// Bytes of a table that a publisher copies to one landing region with a commit; the node's thread copies the rest.
 pub(crate) const TABLE_PUSH_LEN: u64 = 256 * 1024;
 

@@ -1,6 +1,7 @@
 mod audit;
 mod keys;
 mod lookup;
+mod pass;
 mod recall;
 mod visit;
 
@@ -9,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use hashbrown::HashMap;
 
 pub(crate) use self::lookup::Looked;
+use self::pass::Pass;
 
 use super::arbiter::TableArbiter;
 use super::directory::Directory;
@@ -18,7 +20,7 @@ use super::recalled::Recalled;
 use super::scan::{Goal, Left, PassEnd, Scan, Scanned};
 use crate::id::{Epoch, Kind, Meta, Sequence, TopicId};
 use crate::layout::table::{EntryCheck, PAGE_CELLS, Stamp, TableGeometry};
-use crate::layout::{ByteRange, Geometry, WORD};
+use crate::layout::{ByteRange, Geometry};
 use crate::limits;
 use crate::memory::Region;
 use crate::repository::reader::{NOTHING, unread};
@@ -26,9 +28,6 @@ use crate::repository::{
     ChangedKey, DamagedEntry, Fetch, Finding, GrantedAt, ReadFailure, Reader, SubscriberStats, Taken,
     WriteOrder,
 };
-
-/// From this many wanted cells of a page on, the versions of the page are copied at once.
-const COPIED_MIN: usize = PAGE_CELLS / 8;
 
 /// A reader of a table repository: finds the cells that changed since its last pass over the table, copies their entries to
 /// private memory, and accepts those whose stamp, version, bounds and CRC agree. Allocates only for keys that are removed or
@@ -104,14 +103,14 @@ struct KnownCell {
     added: Sequence,
 }
 
-/// Versions that are compared over a wire with what is known.
+/// Versions that are compared with what is known.
 #[derive(Clone, Copy, Debug, Default)]
 struct Audit {
-    /// Fetches of the hot line.
-    fetches: u64,
+    /// Fetches of the hot line, or passes over mapped memory.
+    count: u64,
     /// The next page.
     page: usize,
-    /// Its versions are in the fetch.
+    /// Its versions are in the fetch, or compared first in the pass.
     is_planned: bool,
 }
 
@@ -124,28 +123,6 @@ enum Again {
     Due,
     /// Until a pass is over.
     UnderWay,
-}
-
-/// A pass over the mapped pages.
-#[derive(Clone, Copy, Debug)]
-struct Pass {
-    /// The next cell.
-    cell: usize,
-    /// The current page.
-    page: Option<PassPage>,
-    end: PassEnd,
-}
-
-/// A page of a pass.
-#[derive(Clone, Copy, Debug)]
-struct PassPage {
-    /// Its first cell, and the end of its cells.
-    first: usize,
-    end: usize,
-    /// Keys in it have changed: all its cells are read.
-    is_whole: bool,
-    /// Its versions were copied to private memory.
-    is_copied: bool,
 }
 
 /// A removed key, to be reported.
@@ -271,8 +248,7 @@ impl TableReader {
                     return Ok(None);
                 }
                 self.restart_if_older(until);
-                let end = PassEnd { until, left: Left::default(), is_confirmed: true };
-                Pass { cell: 0, page: None, end }
+                self.begin_pass(until)
             }
         };
         while let Some(cell) = self.next_cell(memory, &mut pass) {
@@ -295,83 +271,6 @@ impl TableReader {
         // What was committed meanwhile is left to the next call, so that each key comes once.
         self.has_more = committed(memory) != pass.end.until;
         Ok(None)
-    }
-
-    /// Returns the next cell of a pass that may have changed.
-    #[inline]
-    fn next_cell(&mut self, memory: &Region, pass: &mut Pass) -> Option<usize> {
-        loop {
-            let Some(page) = pass.page else {
-                self.next_page(memory, pass)?;
-                continue;
-            };
-            let next = if page.is_copied {
-                self.next_copied(&page, pass.cell)
-            } else {
-                self.next_wanted(memory, &page, pass.cell)
-            };
-            if let Some(cell) = next {
-                pass.cell = cell + 1;
-                return Some(cell);
-            }
-            (pass.cell, pass.page) = (page.end, None);
-        }
-    }
-
-    /// Enters the next page that has changed. `None` if there is none.
-    #[inline]
-    fn next_page(&mut self, memory: &Region, pass: &mut Pass) -> Option<()> {
-        let next = pass.cell.div_ceil(PAGE_CELLS);
-        for page in next..self.geometry.page_count() {
-            let words = self.geometry.page_offset(page);
-            // Acquire: pairs with the Release store of the hot line, or with the write after it in a landing region.
-            if Sequence::new(memory.load_acquire(words)) > self.floor {
-                let cells = self.geometry.cells_of(page);
-                let (first, end) = (cells.start, cells.end);
-                let is_whole = Sequence::new(memory.load(words + WORD)) > self.keys_done;
-                let is_copied = is_whole || self.wanted.count(cells.clone()) > COPIED_MIN;
-                if is_copied {
-                    let versions = self.versions.split_at_mut(cells.len().min(self.versions.len())).0;
-                    memory.copy_out(self.geometry.version_offset(first), versions);
-                }
-                (pass.cell, pass.page) = (first, Some(PassPage { first, end, is_whole, is_copied }));
-                return Some(());
-            }
-        }
-        None
-    }
-
-    /// Returns the next changed cell by the copied versions.
-    #[inline]
-    fn next_copied(&self, page: &PassPage, from: usize) -> Option<usize> {
-        let floor = Stamp::last_of(self.floor).get();
-        let mut from = from;
-        loop {
-            let versions = self.versions.get(from - page.first..page.end - page.first)?;
-            let cell = from + versions.iter().position(|version| *version > floor)?;
-            let version = self.versions.get(cell - page.first).copied().unwrap_or(0);
-            let is_read = page.is_whole || self.wanted.has(cell);
-            if is_read && self.cells.get(cell).is_some_and(|known| known.version.get() != version) {
-                return Some(cell);
-            }
-            from = cell + 1;
-        }
-    }
-
-    /// Returns the next changed cell of those that are wanted.
-    #[inline]
-    fn next_wanted(&self, memory: &Region, page: &PassPage, from: usize) -> Option<usize> {
-        let mut from = from;
-        loop {
-            let cell = self.wanted.next(from, page.end)?;
-            let version = Stamp::new(memory.load(self.geometry.version_offset(cell)));
-            if version.sequence() > self.floor
-                && self.cells.get(cell).is_some_and(|known| known.version != version)
-            {
-                return Some(cell);
-            }
-            from = cell + 1;
-        }
     }
 
     /// Ends a pass.

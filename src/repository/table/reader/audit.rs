@@ -1,5 +1,7 @@
 //! Finding that an earlier read was wrong, and making up for it: a fetch was damaged, or older than it should be, and has hidden a
-//! change.
+//! change; or a word of mapped memory is damaged, and hides one.
+
+use std::ops::Range;
 
 use super::{Again, TableReader};
 use crate::id::Sequence;
@@ -13,12 +15,35 @@ impl TableReader {
         if self.scan.is_under_way() {
             return;
         }
-        self.audit.fetches += 1;
-        self.audit.is_planned = self.audit.fetches.is_multiple_of(limits::TABLE_AUDIT_ONE_IN);
+        self.audit.is_planned = self.is_audit_due(limits::TABLE_AUDIT_ONE_IN);
         if self.audit.is_planned {
-            self.audit.page = (self.audit.page + 1) % self.geometry.page_count();
             self.scan.add_page(&self.geometry, self.audit.page);
         }
+    }
+
+    /// Returns the cells of a page whose versions a pass over mapped memory compares first, in some passes.
+    #[inline]
+    pub(super) fn page_to_audit(&mut self) -> Option<Range<usize>> {
+        let is_due = self.is_audit_due(limits::TABLE_PASS_AUDIT_ONE_IN);
+        is_due.then(|| self.geometry.cells_of(self.audit.page))
+    }
+
+    /// Whether one of so many is over; then it is the next page's turn.
+    #[inline]
+    fn is_audit_due(&mut self, one_in: u64) -> bool {
+        self.audit.count += 1;
+        let is_due = self.audit.count.is_multiple_of(one_in);
+        if is_due {
+            self.audit.page = (self.audit.page + 1) % self.geometry.page_count();
+        }
+        is_due
+    }
+
+    /// Records that a cell of mapped memory has a change that earlier passes have missed. Its page or its version is damaged, so only the
+    /// cell is read again: otherwise this would go on for ever.
+    #[cold]
+    pub(super) fn note_missed(&mut self) {
+        self.has_misread |= self.complete > Sequence::NONE && self.recalled.is_over();
     }
 
     /// Begins again if a version differs that should be known.

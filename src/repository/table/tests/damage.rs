@@ -346,3 +346,61 @@ fn snapshot_holds_no_more_than_the_table() {
     }
     assert!(scan.held_len() < 1000, "{} bytes", scan.held_len());
 }
+
+/// Reads everything. Returns the keys and the failures.
+fn read_all(reader: &mut TableReader, memory: &Region) -> (Vec<Vec<u8>>, usize) {
+    let (mut keys, mut failures) = (Vec::new(), 0);
+    loop {
+        match reader.poll(memory) {
+            Ok(Some(change)) => {
+                let key_len = reader.changed().key_len;
+                keys.push(reader.verified(change).payload[..key_len].to_vec());
+            }
+            Ok(None) if !reader.has_more() => return (keys, failures),
+            Ok(None) => {}
+            Err(_) => failures += 1,
+        }
+    }
+}
+
+/// The words that say where something has changed say less than they should: a reader of mapped memory compares all of them in time, and
+/// a change is received, or reported as damaged.
+#[test]
+fn change_that_a_damaged_page_or_version_hides_is_found_in_mapped_memory() {
+    let put = |world: &mut World, key: &str| {
+        world.writer.room()[..key.len()].copy_from_slice(key.as_bytes());
+        world.writer.stage_filled((key.len(), key.len() + 9), None, 1).unwrap();
+        world.writer.commit(1);
+    };
+    // The other page has the key that goes on changing.
+    for (is_page, damage) in [(true, 0), (true, 1), (false, 0), (false, 1), (false, 1 << 8)] {
+        let mut world = World::new(1024, 1024, 1);
+        (0..600).for_each(|number| put(&mut world, &format!("k{number}")));
+        let mut reader = world.reader();
+        assert_eq!(read_all(&mut reader, &world.region).0.len(), 600);
+        let cell = reader.cell_of(b"k0").unwrap();
+        let other = (0..600).map(|number| format!("k{number}"));
+        let other = other.into_iter().find(|key| reader.cell_of(key.as_bytes()).unwrap() / 512 != cell / 512);
+        let other = other.expect("there are two pages");
+        put(&mut world, "k0");
+        let geometry = world.writer.geometry();
+        let damaged = if is_page { geometry.page_offset(cell / 512) } else { geometry.version_offset(cell) };
+        world.region.store(damaged, damage);
+        assert_eq!(read_all(&mut reader, &world.region), (vec![], 0), "it is hidden");
+        let mut found = (Vec::new(), 0);
+        for _ in 0..2 * limits::TABLE_PASS_AUDIT_ONE_IN {
+            put(&mut world, &other);
+            let (keys, failures) = read_all(&mut reader, &world.region);
+            found.0.extend(keys.into_iter().filter(|key| key != other.as_bytes()));
+            found.1 += failures;
+        }
+        let expected = if is_page { (vec![b"k0".to_vec()], 0) } else { (vec![], 1) };
+        assert_eq!(found, expected, "page: {is_page}, damage: {damage}");
+        assert_eq!(reader.suspects().count(), usize::from(!is_page));
+        assert!(reader.take_misread() && !reader.take_misread());
+        // Repaired by the next change.
+        put(&mut world, "k0");
+        assert_eq!(read_all(&mut reader, &world.region), (vec![b"k0".to_vec()], 0));
+        assert_eq!(reader.suspects().count(), 0);
+    }
+}

@@ -56,6 +56,7 @@ fn remedy(refusal: &io::Error) -> String {
             "; check the memory limit of this process or container (ulimit -v), and vm.max_map_count (sysctl)"
                 .to_owned()
         }
+        Some(Errno::NOSPC) => "; free some space in that file system, or use another one".to_owned(),
         _ => String::new(),
     }
 }
@@ -73,6 +74,7 @@ mod tests {
         let is_limited = rustix::process::getrlimit(Resource::Fsize).current.is_some();
         assert_eq!(said(Errno::FBIG).contains("ulimit -f"), is_limited);
         assert!(said(Errno::NOMEM).contains("memory limit"));
+        assert!(said(Errno::NOSPC).contains("space"));
         assert_eq!(said(Errno::PERM), "");
         assert_eq!(remedy(&io::ErrorKind::NotFound.into()), "");
     }

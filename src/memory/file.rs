@@ -59,6 +59,17 @@ pub enum RepositoryFileError {
         #[source]
         source: io::Error,
     },
+    /// The file system has no space for the repository, or the process may not make so long a file.
+    #[error("cannot reserve {len} bytes of memory for {path}", path = .path.display())]
+    Reserve {
+        /// The file.
+        path: PathBuf,
+        /// Bytes needed.
+        len: u64,
+        /// The error of the operating system.
+        #[source]
+        source: io::Error,
+    },
     /// The file is not a repository, or one of another layout version, or its header is damaged.
     #[error(
         "{path} holds no repository that this program can use: choose another file, or remove it if a publisher has made it",
@@ -256,7 +267,11 @@ impl WarmFile {
     pub(crate) fn reserve(&self) -> Result<(), RepositoryFileError> {
         let allocate = || rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, self.len);
         let allocated = check_file_limit(self.len).and_then(|()| rustix::io::retry_on_intr(allocate));
-        allocated.map_err(system("reserve the memory of", &self.path))
+        allocated.map_err(|error| RepositoryFileError::Reserve {
+            path: self.path.clone(),
+            len: self.len,
+            source: error.into(),
+        })
     }
 
     /// Gives the file its name. A process that opens it from then on finds it complete.

@@ -101,3 +101,19 @@ fn file_without_a_repository_is_named_with_what_to_do() {
     refused.assert_failure(7, &[text(&foreign)]);
     assert_eq!(std::fs::read(&foreign).expect("it is there"), [b'x'; 10_000]);
 }
+
+#[test]
+fn file_for_which_there_is_no_space_is_named_with_its_length() {
+    let (place, memory) = (Place::new(), memory());
+    let path = memory.path().join("log");
+    // A limit of files stands in for a file system that is full.
+    let script = "ulimit -f 100 && exec \"$@\"";
+    let mut command = std::process::Command::new("sh");
+    command.env("FABRICAST_RUNTIME_DIR", place.path()).env_remove("RUST_LOG");
+    command.args(["-c", script, "sh", env!("CARGO_BIN_EXE_fabricast"), "pub", "shm:p/t", "--kind", "log"]);
+    let output = command.args(["--capacity", "1M", "--warm", text(&path)]).output().expect("it runs");
+    let error = String::from_utf8(output.stderr).expect("a text");
+    assert_eq!(output.status.code(), Some(7), "{error}");
+    let parts = ["cannot reserve 11", text(&path), "ulimit -f"];
+    assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+}

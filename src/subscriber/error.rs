@@ -144,7 +144,7 @@ pub enum ReceiveError {
     },
     /// The publisher was dropped, and every value was received, replaced by a newer one, or reported lost ([`Self::CutOff`]
     /// reports the last ones).
-    #[error("the topic has ended after {published} values")]
+    #[error("the topic has ended after {published} {}", if published.get() == 1 { "value" } else { "values" })]
     Ended {
         /// The last sequence.
         published: Sequence,

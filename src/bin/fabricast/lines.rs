@@ -357,6 +357,12 @@ impl FollowedLines {
     }
 }
 
+/// So many of something.
+fn counted(number: u64, what: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {what}{plural}")
+}
+
 /// What is known of a line, for people, and how it differs from the others if nothing is received from it.
 fn sentence(line: &LineReport, difference: &str) -> String {
     let LineReport { target, first, duplicates, lost, outages, behind, .. } = line;
@@ -372,5 +378,6 @@ fn sentence(line: &LineReport, difference: &str) -> String {
         2 => ", lost its publisher twice".to_owned(),
         outages => format!(", lost its publisher {outages} times"),
     };
-    format!("{target}: first with {first} values, {duplicates} duplicates, {lost} lost{outages}{now}")
+    let (first, duplicates) = (counted(*first, "value"), counted(*duplicates, "duplicate"));
+    format!("{target}: first with {first}, {duplicates}, {lost} lost{outages}{now}")
 }

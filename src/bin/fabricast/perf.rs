@@ -25,6 +25,8 @@ mod trouble;
 mod wake;
 mod woken;
 
+use std::io::{self, IsTerminal};
+
 pub(crate) use self::arguments::Arguments;
 use self::arguments::Mode;
 use self::trouble::told;
@@ -34,6 +36,26 @@ use super::setting::Setting;
 /// Runs the measurement.
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
     arguments.check()?;
+    if let Some(warning) = unoptimized(cfg!(debug_assertions), io::stderr().is_terminal()) {
+        Failure::new(Exit::Done, warning).note();
+    }
+    run_mode(arguments, setting).map_err(|failure| match (&arguments.connect, failure.exit()) {
+        (Some(address), exit @ (Exit::Unreachable | Exit::Gone)) => {
+            let mode = arguments.mode.name();
+            let sentence = format!("{failure}; start `fabricast perf {mode} --serve` at {address} first");
+            Failure::new(exit, sentence)
+        }
+        _ => failure,
+    })
+}
+
+/// What to say to a person who measures a build that is not optimized.
+fn unoptimized(is_debug: bool, is_read: bool) -> Option<&'static str> {
+    (is_debug && is_read)
+        .then_some("this build is not optimized, so its figures mean little: cargo build --release")
+}
+
+fn run_mode(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
     if arguments.mode.is_program() {
         return run_program(arguments, setting);
     }
@@ -58,4 +80,15 @@ fn run_program(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure
 fn run_program(arguments: &Arguments, _: &Setting) -> Result<Exit, Failure> {
     let sentence = "needs RDMA verbs, which this build lacks: build with `--features verbs`";
     Err(Failure::usage(format!("perf {} {sentence}", arguments.mode.name())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::unoptimized;
+
+    #[test]
+    fn only_a_person_is_told_that_a_build_is_not_optimized() {
+        let told = [(true, true), (true, false), (false, true)].map(|(debug, read)| unoptimized(debug, read));
+        assert!(matches!(told, [Some(_), None, None]), "{told:?}");
+    }
 }

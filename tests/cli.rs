@@ -24,6 +24,9 @@ mod lines;
 #[path = "cli/observe.rs"]
 mod observe;
 #[cfg(test)]
+#[path = "cli/options.rs"]
+mod options;
+#[cfg(test)]
 #[path = "cli/perf.rs"]
 mod perf;
 #[cfg(test)]

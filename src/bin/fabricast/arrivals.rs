@@ -23,7 +23,7 @@ pub(crate) const CONFLATED: &str = "conflated";
 /// The reason when newer records overwrote others.
 const LAPPED: &str = "lapped";
 /// The reason when bytes are not what was published.
-const DAMAGED: &str = "damaged";
+pub(crate) const DAMAGED: &str = "damaged";
 /// The reason when the connection was lost first.
 const CUT_OFF: &str = "cut off";
 /// The reason when no line has brought records.
@@ -361,8 +361,8 @@ impl<'a> Arrivals<'a> {
                 return Err(Failure::new(exit, sentence));
             }
             ReceiveError::Overdue { waited, .. } => return self.report(News::Overdue(*waited)),
-            ReceiveError::NotResumed { .. } => {
-                let sentence = format!("{}: {}", self.followed.target, ErrorChain(&error));
+            ReceiveError::NotResumed { source } => {
+                let sentence = format!("{}: {error}: {}", self.followed.target, Failure::from(&**source));
                 Failure::new(Exit::Refused, sentence).note();
                 return Ok(Arrival::Nothing);
             }

@@ -8,9 +8,9 @@ use std::path::Path;
 #[cfg(feature = "verbs")]
 use fabricast::VerbsError;
 use fabricast::{
-    Address, AddressError, ControlError, DialError, DirectoryError, ErrorChain, FabricError, InspectError,
-    KeyringError, MemoryError, NodeError, PublisherError, ReceiveError, RefuseReason, SubscriberError,
-    Target,
+    Address, AddressError, ControlError, DialError, DirectoryError, ErrorChain, FabricError, GrantError,
+    InspectError, KeyringError, MemoryError, NodeError, PublisherError, ReceiveError, RefuseReason,
+    SubscriberError, Target,
 };
 use rustix::io::Errno;
 
@@ -161,9 +161,15 @@ impl From<&SubscriberError> for Failure {
             }
             SubscriberError::Memory(source) => of_memory(source),
             SubscriberError::Session { target, source } => {
-                return of_session(&target.address, source, error);
+                return of_session(&target.address, source, ErrorChain(error));
             }
             SubscriberError::Refused { target, reason, .. } => return of_refusal(target, *reason, error),
+            SubscriberError::Unfit { target, source: GrantError::RegionLen { len, max } } => {
+                let sentence = format!(
+                    "{target} has {len} bytes of memory, over the limit of {max} of this command: accept it by --region-len-max {len}"
+                );
+                return Self::new(Exit::Local, sentence);
+            }
             _ => of_system(error).unwrap_or(Exit::Unreachable),
         };
         Self::of(exit, error)
@@ -188,7 +194,13 @@ impl From<DirectoryError> for Failure {
     fn from(error: DirectoryError) -> Self {
         let exit = match &error {
             DirectoryError::Fabric(source) => of_fabric(source),
-            DirectoryError::Session { address, source } => return of_session(address, source, &error),
+            // It has answered.
+            DirectoryError::Session { address, source } if is_refusal(source) => {
+                return of_session(address, source, format!("cannot list {address}: {}", ErrorChain(source)));
+            }
+            DirectoryError::Session { address, source } => {
+                return of_session(address, source, ErrorChain(&error));
+            }
             _ => of_system(&error).unwrap_or(Exit::Unreachable),
         };
         Self::of(exit, &error)
@@ -199,7 +211,9 @@ impl From<DialError> for Failure {
     fn from(error: DialError) -> Self {
         let exit = match &error {
             DialError::Unreachable { source, .. } => of_fabric(source),
-            DialError::Session { address, source } => return of_session(address, source, &error),
+            DialError::Session { address, source } => {
+                return of_session(address, source, ErrorChain(&error));
+            }
             DialError::Refused { .. } | DialError::Unfit { .. } => Exit::Refused,
             _ => Exit::Unreachable,
         };
@@ -334,9 +348,13 @@ fn of_system(error: &(dyn Error + 'static)) -> Option<Exit> {
     is_local.then_some(Exit::Local)
 }
 
+/// Whether the other end has answered, and does not admit this one.
+fn is_refusal(error: &ControlError) -> bool {
+    matches!(error, ControlError::Refused { .. }) || error.denies_access()
+}
+
 /// The failure of a session, with what to do.
-fn of_session(address: &Address, source: &ControlError, error: &dyn Error) -> Failure {
-    let error = ErrorChain(error);
+fn of_session(address: &Address, source: &ControlError, error: impl Display) -> Failure {
     match source {
         ControlError::Deadline { .. } => {
             let what = "its process is hung or stopped: resume it (kill -CONT), or restart it";

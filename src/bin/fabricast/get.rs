@@ -7,7 +7,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use clap::Args;
-use fabricast::{AnySubscriber, Delivery, ErrorChain, LogStart, Raw, ReceiveError, Sequence, Target};
+use fabricast::{AnySubscriber, ErrorChain, LogStart, Raw, ReceiveError, Sequence, Target};
 
 use self::newest::{LOOK_INTERVAL, Newest, advice_to_wait, newest};
 use self::table::Entries;
@@ -17,10 +17,10 @@ use super::feed::{is_feed, table_of};
 use super::interrupt::Interrupt;
 use super::keys::{keyless, only_key};
 use super::news::{other_epoch, other_kind, other_type};
-use super::output::{hex_dump, json_line, shown};
+use super::output::{hex_dump, is_abandoned, json_line, shown};
 use super::place::{Place, place};
 use super::printer::{Form, FormArguments};
-use super::setting::{LineArguments, Setting};
+use super::setting::{Followable, LineArguments, RegionArguments, Setting};
 use super::subscription::Value;
 use super::units::duration;
 use super::value::{Schemas, ValueLine};
@@ -36,8 +36,11 @@ that is ahead. A publisher that cannot be reached or read, or has another epoch,
 the first one, is reported and left out. A key that the one ahead has removed is not there, even if
 others still have it.
 
+With --wait, a node or topic that does not exist yet is waited for, too, except for a file.
+
 The exit code is 1 if nothing has been published yet, the table does not have the key, or the
-topic ends without a value; 130 if Ctrl-C ends the wait.
+topic ends without a value; 3 if there is no such node or topic, also after --wait; 130 if Ctrl-C
+ends the wait.
 
 With --json a value is one line
 {\"topic\",\"key\",\"sequence\",\"epoch\",\"published_ns\",\"age_ns\",\"value\"}; raw bytes are in base64, with
@@ -68,8 +71,10 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     line: LineArguments,
     #[command(flatten)]
+    region: RegionArguments,
+    #[command(flatten)]
     form: FormArguments,
-    /// Wait this long for a value if there is none yet.
+    /// Wait this long for a value, also for the topic or its node, if there is none yet.
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "0")]
     wait: Duration,
 }
@@ -98,7 +103,10 @@ enum Standing {
 }
 
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
-    let mut lines = subscribe(arguments, setting)?;
+    let (interrupt, deadline) = (Interrupt::install()?, Deadline::after(arguments.wait));
+    let Some(mut lines) = awaited(arguments, setting, (&interrupt, deadline))? else {
+        return Ok(Exit::Interrupted);
+    };
     let form = arguments.form.form();
     for (subscriber, target) in &mut lines {
         match (&mut *subscriber, &arguments.key) {
@@ -112,10 +120,8 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
             (_, None) => {}
         }
     }
-    let interrupt = Interrupt::install()?;
-    let deadline = Deadline::after(arguments.wait);
     // Only one line can be waited for.
-    let wait = if lines.len() == 1 { arguments.wait } else { Duration::ZERO };
+    let wait = if lines.len() == 1 { deadline.left() } else { Duration::ZERO };
     let (line, found) = loop {
         match answer(&mut lines, arguments, wait, &interrupt) {
             Err(failures) if lines.len() == 1 || deadline.is_over() => return Err(first_of(failures)),
@@ -248,12 +254,46 @@ fn first_of(failures: Vec<Failure>) -> Failure {
     first.unwrap_or(Failure::ClosedPipe)
 }
 
-/// Attaches to the lines that can be reached, and returns those of one epoch, kind and type, the ones ahead first. At least one.
-fn subscribe(arguments: &Arguments, setting: &Setting) -> Result<Vec<Line>, Failure> {
+/// Attaches to the lines, of which one may not be there until the deadline. `None` if the process was interrupted before.
+fn awaited(
+    arguments: &Arguments,
+    setting: &Setting,
+    (interrupt, deadline): (&Interrupt, Deadline),
+) -> Result<Option<Vec<Line>>, Failure> {
     let lines = arguments.line.of(&arguments.target)?;
     if let Some(line) = subscribe_in_file(&arguments.target, arguments)? {
-        return Ok(vec![line]);
+        return Ok(Some(vec![line]));
     }
+    loop {
+        let failures = match subscribe(lines, arguments, setting) {
+            Ok(lines) => return Ok(Some(lines)),
+            Err(failures) => failures,
+        };
+        let is_absence = |failure: &Failure| matches!(failure.exit(), Exit::Unreachable | Exit::Gone);
+        if !failures.iter().any(is_absence) || arguments.wait.is_zero() {
+            return Err(first_of(failures));
+        }
+        if deadline.is_over() {
+            let failure = first_of(failures);
+            let sentence = format!("{failure}; waited {} for it", shown(arguments.wait));
+            return Err(Failure::new(failure.exit(), sentence));
+        }
+        if is_abandoned() {
+            return Err(Failure::ClosedPipe);
+        }
+        if interrupt.pause(LOOK_INTERVAL.min(deadline.left())) {
+            return Ok(None);
+        }
+    }
+}
+
+/// Attaches to the lines that can be reached, and returns those of one epoch, kind and type, the ones ahead first. At least one;
+/// otherwise why there is none.
+fn subscribe(
+    lines: Followable<'_>,
+    arguments: &Arguments,
+    setting: &Setting,
+) -> Result<Vec<Line>, Vec<Failure>> {
     let (mut found, mut failures) = (Vec::<Line>::new(), Vec::new());
     for target in std::iter::once(lines.first).chain(lines.others) {
         match subscribe_to(target, arguments, setting) {
@@ -265,7 +305,7 @@ fn subscribe(arguments: &Arguments, setting: &Setting) -> Result<Vec<Line>, Fail
         }
     }
     if found.is_empty() {
-        return Err(first_of(failures));
+        return Err(failures);
     }
     for failure in failures {
         Failure::new(failure.exit(), format!("{failure}; other lines are read")).note();
@@ -290,7 +330,7 @@ fn difference((line, _): &Line, (other, target): &Line) -> Option<String> {
 /// Attaches to the topic, or to the table of a feed for one of its keys.
 fn subscribe_to(target: &Target, arguments: &Arguments, setting: &Setting) -> Result<Line, Failure> {
     let node = setting.reader(&target.address)?;
-    let attach = |target: &Target| setting.attach(&node, target, Delivery::Pull, LogStart::Back(1));
+    let attach = |target: &Target| setting.attach(&node, target, LogStart::Back(1), arguments.region);
     let subscriber = attach(target)?;
     let table = arguments.key.as_ref().filter(|_| is_feed(&subscriber)).and_then(|_| table_of(target));
     match table {

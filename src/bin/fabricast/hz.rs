@@ -18,7 +18,7 @@ use super::feed::{ends_event, is_feed};
 use super::interrupt::Interrupt;
 use super::keys::KeyArguments;
 use super::output::{count, data_rate, json_line, rate, span};
-use super::setting::{EndArguments, LineArguments, Setting, target};
+use super::setting::{EndArguments, LineArguments, Setting, node_target};
 use super::subscription::{Received, Value, keep};
 use super::units::duration;
 use super::value::Schemas;
@@ -70,7 +70,7 @@ Examples:
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Arguments {
     /// The topic, as in shm:NODE/TOPIC, or NODE/TOPIC for short.
-    #[arg(value_parser = target)]
+    #[arg(value_parser = node_target, value_name = "TARGET")]
     target: Target,
     #[command(flatten)]
     line: LineArguments,

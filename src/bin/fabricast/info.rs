@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use clap::Args;
 use fabricast::{
-    AnySubscriber, Counter, Delivery, Epoch, Fact, LogStart, NodeName, PublisherClock, Raw, ReceiveError,
-    Sequence, Subscriber, TableTopic, Target, TopicReport, Unit,
+    AnySubscriber, Counter, Epoch, Fact, LogStart, NodeName, PublisherClock, Raw, ReceiveError, Sequence,
+    Subscriber, TableTopic, Target, TopicReport, Unit,
 };
 use serde::Serialize;
 
@@ -15,7 +15,7 @@ use super::failure::{Exit, Failure};
 use super::feed::{is_feed, log_of, table_of};
 use super::output::{ago, data, json_line, memory, printable, shown, span, table};
 use super::place::{Place, place};
-use super::setting::Setting;
+use super::setting::{RegionArguments, Setting};
 use super::subscribers::Subscribers;
 use super::value::Schemas;
 
@@ -61,6 +61,8 @@ pub(crate) struct Arguments {
     /// Show the remote key and address of the repository.
     #[arg(long)]
     show_keys: bool,
+    #[command(flatten)]
+    region: RegionArguments,
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
@@ -122,7 +124,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     let in_file = arguments.target.subscriber(LogStart::Newest)?;
     let node = if in_file.is_some() { None } else { Some(setting.reader(&target.address)?) };
     let attach = |target: &Target| match &node {
-        Some(node) => setting.attach(node, target, Delivery::Pull, LogStart::Newest),
+        Some(node) => setting.attach(node, target, LogStart::Newest, arguments.region),
         None => arguments.in_file(target),
     };
     let mut subscriber = in_file.map_or_else(|| attach(target), Ok)?;

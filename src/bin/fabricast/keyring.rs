@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 use fabricast::{KeyLineError, Keyring, KeyringError};
 
 use super::failure::{Exit, Failure};
+use super::setting::Setting;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -23,7 +24,7 @@ is in force at the next session.";
 pub(crate) struct Arguments {
     /// What this node calls the key.
     name: String,
-    /// What a peer that proves the key may do.
+    /// What a peer that proves the key may do: one of these, or both, as in read,publish.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "read", value_name = "RIGHTS")]
     rights: Vec<RightName>,
     /// The topics that it covers: prefixes separated by commas, or * for all.
@@ -40,7 +41,10 @@ enum RightName {
     Publish,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<Exit, Failure> {
+pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
+    setting.check_unused(
+        "`fabricast key` prints a line; append it to a file, as in `fabricast key NAME >> FILE`",
+    )?;
     let Arguments { name, rights, topics } = arguments;
     let reads = rights.contains(&RightName::Read);
     let rights = match (reads, rights.contains(&RightName::Publish)) {

@@ -36,7 +36,8 @@ With --json each topic is one line {\"node\",\"topic\",\"kind\",\"type\",\"seque
 \"slowest_lag\"}; unavailable fields are null.
 
 Without ADDRESS the exit code is 0, or 7 if a local limit, such as open files, kept a node from
-being queried. With ADDRESS: 3 if no such node is found, 5 if the node is hung, 6 if it is gone.
+being queried. With ADDRESS: 3 if no such node is found, 4 if it demands a key or does not admit
+this host or user, 5 if it is hung, 6 if it is gone.
 
 Examples:
   fabricast list

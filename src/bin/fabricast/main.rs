@@ -19,6 +19,7 @@ mod place;
 mod printer;
 mod publish;
 mod pulses;
+mod sessions;
 mod setting;
 mod shape;
 mod source;
@@ -34,7 +35,7 @@ mod watch;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use self::failure::{Exit, Failure};
 use self::setting::Setting;
@@ -75,7 +76,7 @@ Exit codes:
   0  done
   1  no result: nothing published, nothing arrived in time or before the topic ended, no such key,
      a damaged value, or a rejected input line
-  2  usage
+  2  usage, also a name of a node that is in use
   3  no such node or topic, or it cannot be reached; `watch`, `hz` and `tail --follow` wait for it,
      unless --until-end is given
   4  refused by the publisher, for example because it demands another key
@@ -130,7 +131,8 @@ enum Verb {
 }
 
 fn main() -> ExitCode {
-    let outcome = match Cli::try_parse() {
+    let parsed = command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
+    let outcome = match parsed {
         Ok(cli) => run(&cli),
         Err(error) => Err(Failure::of_arguments(error)),
     };
@@ -142,6 +144,15 @@ fn main() -> ExitCode {
         }
     });
     ExitCode::from(exit.code())
+}
+
+/// The command line. Options take negative numbers, so that each says itself why it refuses them.
+fn command() -> clap::Command {
+    let accept = |arg: clap::Arg| {
+        let is_option = arg.get_action().takes_values() && !arg.is_positional();
+        if is_option { arg.allow_negative_numbers(true) } else { arg }
+    };
+    Cli::command().mut_args(accept).mut_subcommands(|verb| verb.mut_args(accept))
 }
 
 /// Prints help, the version, or an error of the arguments.
@@ -170,25 +181,23 @@ fn run(cli: &Cli) -> Result<Exit, Failure> {
         Verb::Hz(arguments) => hz::run(arguments, setting),
         Verb::Pub(arguments) => publish::run(arguments, setting),
         Verb::Perf(arguments) => perf::run(arguments, setting),
-        Verb::Key(arguments) => keyring::run(arguments),
+        Verb::Key(arguments) => keyring::run(arguments, setting),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
-    use super::{Cli, HELP_WIDTH};
+    use super::{HELP_WIDTH, command};
 
     #[test]
     fn arguments_are_consistent() {
-        Cli::command().debug_assert();
+        command().debug_assert();
     }
 
     /// The texts behind the options are wrapped by hand, which shows if it is done again.
     #[test]
     fn help_fits_its_width() {
-        let mut cli = Cli::command().term_width(HELP_WIDTH);
+        let mut cli = command().term_width(HELP_WIDTH);
         cli.build();
         let verbs: Vec<_> = cli.get_subcommands().filter(|verb| verb.get_name() != "help").cloned().collect();
         assert!(verbs.len() >= 8);

@@ -9,10 +9,7 @@ use fabricast::{
 };
 
 use super::failure::{Exit, Failure};
-use super::setting::target;
-
-/// What begins the name of a file in place of an address.
-const FILE: &str = "file:";
+use super::setting::{FILE, target};
 
 /// A topic at a node, or in a repository file, as an argument.
 #[derive(Clone, Debug)]

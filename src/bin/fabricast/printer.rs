@@ -6,7 +6,7 @@ use clap::Args;
 use fabricast::{AnySubscriber, Raw, TopicName};
 use serde::Serialize;
 
-use super::arrivals::{CONFLATED, Loss, UNDECODABLE};
+use super::arrivals::{CONFLATED, DAMAGED, Loss, UNDECODABLE};
 use super::failure::{Exit, Failure};
 use super::output::{age, hex_dump, json_line};
 use super::subscription::Value;
@@ -71,13 +71,14 @@ pub(crate) struct Printer {
     form: Form,
     out: StdoutLock<'static>,
     shown: u64,
+    damaged: u64,
 }
 
 impl Printer {
     /// A printer for this topic.
     pub(crate) fn new(subscriber: &AnySubscriber<Raw>, form: Form) -> Self {
         let (topic, schemas) = (subscriber.topic().clone(), Schemas::of(subscriber));
-        Self { topic, schemas, form, out: std::io::stdout().lock(), shown: 0 }
+        Self { topic, schemas, form, out: std::io::stdout().lock(), shown: 0, damaged: 0 }
     }
 
     /// Goes on with the values of this subscriber, which may be of another type.
@@ -88,6 +89,11 @@ impl Printer {
     /// The number of values printed.
     pub(crate) fn shown(&self) -> u64 {
         self.shown
+    }
+
+    /// The number of values that were damaged, or not of the topic's type.
+    pub(crate) fn damaged(&self) -> u64 {
+        self.damaged
     }
 
     /// Prints a value; one that does not fit its topic's type is a loss.
@@ -138,6 +144,9 @@ impl Printer {
 
     fn print_loss(&mut self, key: Option<serde_json::Value>, loss: Loss) -> Result<(), Failure> {
         let Loss { first, count, reason } = loss;
+        if [DAMAGED, UNDECODABLE].contains(&reason) {
+            self.damaged += count;
+        }
         match self.form {
             Form::Json => {
                 let topic = self.topic.as_str();

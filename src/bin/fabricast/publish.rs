@@ -1,150 +1,31 @@
 //! `fabricast pub`: publishes lines of standard input as values or records.
 
+mod arguments;
 mod inferred;
 mod json;
 mod lines;
 mod publisher;
 mod table;
 
-use std::io::{self, BufReader, IsTerminal};
-use std::path::PathBuf;
+use std::io::{self, BufReader};
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
 use crossbeam::channel::{Receiver, bounded};
-use fabricast::{
-    Address, Epoch, ErrorChain, FinishError, Node, NodeName, Payload, PublishedKind, PublisherBuilder, Raw,
-    Target, limits,
-};
+use fabricast::{Address, ErrorChain, FinishError, Node, Payload, Raw, Target, limits};
 
-use self::lines::{Form, Layout, Line};
+use self::arguments::Holding;
+use self::lines::{Form, Line};
 use self::publisher::{Encoded, Publisher, Refused, SCHEMA};
 use super::clock::Pace;
 use super::failure::{Exit, Failure};
 use super::interrupt::{Input, Interrupt};
 use super::output::shown;
-use super::setting::{SessionArguments, Setting, target};
-use super::units::{duration, size_in};
+use super::setting::Setting;
 
-/// The slowest rate: one value a year.
-const INTERVAL_MAX: Duration = Duration::from_secs(365 * 86_400);
+pub(crate) use self::arguments::Arguments;
 
-const AFTER_HELP: &str = "\
-Each line, without its line end, becomes one value: a String, bytes with --raw, or with --json a
-value of the type inferred from --example or from the first line that determines one. The topic is
-served until the input has ended, --linger has passed, and every subscriber has received all of it,
-but for at most 7 seconds more, or until Ctrl-C.
-
-A state topic holds the newest value: without --rate, lines replace each other as fast as they
-arrive. A log holds them in order, as many as fit into --capacity, and overwrites the oldest;
-lines that arrive together are published with one commit. A table holds the newest value of each
-key. A line is a key, a tab, and its value; the key is any text of up to 256 bytes. Lines that
-arrive together are published with one commit, and replace each other's values. The table has
-memory for --keys keys; a line with another key is then rejected.
-
-Unless --quiet is given, reports on standard error what is served and until when. Rejected lines
-are reported by number and skipped; the exit code is then 1. Subscribers that have not received
-the last line and the end within 7 seconds are reported, too.
-
-With --epoch, several commands that publish the same lines are lines of one topic, to be received
-with `fabricast watch --line`. Each line of a table is then a commit of its own.
-
-With --warm, the topic outlives the command: started again with the same PATH, topic, type and
-sizes, it continues with the next sequence, and subscribers lose nothing that the topic holds, even
-if the command was killed. PATH is in a tmpfs; remove the file to begin anew.
-
-A publisher waits for subscribers only in programs (`SlowPolicy`) and in `perf stream --policy`.
-
-Numbers in JSON are i64, or u64 if too large for i64, or f64 with a point or an exponent. A field
-that is null or missing in some --example values is optional.
-
-Examples:
-  vmstat 1 | fabricast pub shm:host/vmstat --kind state
-  date | fabricast pub shm:me/now --kind state --linger 1m
-  date | fabricast pub --insecure rdma://0.0.0.0/now --kind state --linger 1m
-  journalctl -f | fabricast pub shm:host/journal --kind log --capacity 10M
-  fabricast pub shm:me/replay --kind state --rate 10 < lines.txt
-  echo '{\"bid\": 1.5, \"ask\": 1.6}' | fabricast pub me/quote --json --linger 1m
-  printf 'EURUSD\\t1.0841\\nUSDJPY\\t151.2\\n' | fabricast pub me/fx --kind table --json --linger 1m
-  fabricast pub me/quotes --kind table --keys 5000 < quotes.tsv
-  fabricast pub a/trades --kind log --epoch 20261123 < trades.txt
-  tail -F app.log | fabricast pub shm:host/app --kind log --warm /dev/shm/app-log
-  fabricast pub me/orders --json --example '{\"price\": 0.5, \"note\": \"x\"}' --example '{\"price\": 1}'";
-
-/// Arguments of `pub`.
-#[derive(Debug, Args)]
-#[command(after_help = AFTER_HELP)]
-pub(crate) struct Arguments {
-    /// The topic to publish, as in shm:NODE/TOPIC, or NODE/TOPIC for short. This creates the node, so its name must be free. With
-    /// rdma://HOST[:PORT]/TOPIC it listens there too; HOST is an address of this host, or 0.0.0.0 for all of them.
-    #[arg(value_parser = target)]
-    target: Target,
-    /// The name of the node at an rdma:// address [default: rdma-PORT].
-    #[arg(long, value_name = "NAME")]
-    node: Option<NodeName>,
-    /// The epoch of the topic, a hexadecimal number as --json prints it, instead of a random one: 20261123 is Epoch::new(0x2026_1123) in
-    /// a program. Publishers of the same lines and epoch are lines of one topic; one that is restarted continues the numbering.
-    #[arg(long, value_name = "EPOCH", value_parser = epoch)]
-    epoch: Option<Epoch>,
-    /// What the topic holds.
-    #[arg(long, value_enum, default_value_t = Holding::State)]
-    kind: Holding,
-    /// Publish each line as raw bytes.
-    #[arg(long, conflicts_with = "json")]
-    raw: bool,
-    /// Parse each line as a JSON value; the first line determines the type.
-    #[arg(long)]
-    json: bool,
-    /// JSON value to infer the type from; repeat it to make fields optional or fractional.
-    #[arg(long, value_name = "JSON", requires = "json")]
-    example: Vec<String>,
-    /// Publish at most this many values per second.
-    #[arg(long, value_name = "N", value_parser = interval)]
-    rate: Option<Duration>,
-    /// Serve the last value for this long after the input ends: seconds, or with a unit, as in 5s or 1h.
-    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "0")]
-    linger: Duration,
-    /// Declare that values are valid for this time only: subscribers skip older ones. Seconds, or with a unit, as in 500ms.
-    #[arg(long, value_name = "TIME", value_parser = duration)]
-    lifespan: Option<Duration>,
-    /// Keep the topic in this file in a tmpfs, as in /dev/shm/FILE: when the command is started again, it continues with the next
-    /// sequence, and with what the topic holds. `fabricast tail file:PATH` and `get` read the file without this command.
-    #[arg(long, value_name = "PATH")]
-    warm: Option<PathBuf>,
-    #[command(flatten)]
-    sessions: SessionArguments,
-    /// Do not report what is served.
-    #[arg(long, short)]
-    quiet: bool,
-    /// Values held in the memory of a state topic: a power of two [default: 8].
-    #[arg(long, value_name = "N")]
-    slots: Option<u32>,
-    /// Size of the ring of a log, in bytes or with a unit; each record takes 24 bytes besides its value [default: 1M].
-    #[arg(long, value_name = "SIZE", value_parser = size_in::<usize>(0..=u64::MAX))]
-    capacity: Option<usize>,
-    /// The keys that a table may have; each takes twice the longest value [default: 1024].
-    #[arg(long, value_name = "N")]
-    keys: Option<usize>,
-    /// The longest value, of a table together with its key, in bytes or with a unit; a text takes 8 bytes more than its length
-    /// [default: 64k; of a table 4k].
-    #[arg(long, value_name = "SIZE", value_parser = size_in::<usize>(0..=u64::MAX))]
-    payload_len_max: Option<usize>,
-}
-
-/// The kind of topic, as an argument.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Holding {
-    /// The newest value.
-    State,
-    /// Values in order.
-    Log,
-    /// The newest value of each key.
-    Table,
-}
-
-/// The longest value unless declared, of a state topic or a log, and of a table with its key: a table has memory for many.
-const LEN_MAX_DEFAULT: usize = 64 * 1024;
-const TABLE_LEN_MAX_DEFAULT: usize = 4 * 1024;
+/// How often to count subscribers that are waited for.
+const SUBSCRIBERS_LOOK: Duration = Duration::from_millis(10);
 
 /// The counts of lines.
 #[derive(Clone, Copy, Debug, Default)]
@@ -161,16 +42,16 @@ struct Topic {
 }
 
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
-    arguments.check()?;
+    arguments.check(setting)?;
     let interrupt = Interrupt::install()?;
     let example = arguments.form()?;
     let node = open(arguments, setting, &arguments.target.address)?;
     let (sender, batches) = bounded(1);
     let layout = arguments.layout();
-    let len_max = Form::line_len_max(example.as_ref(), layout, arguments.len_max());
+    let limit = Form::limit(example.as_ref(), layout, arguments.len_max());
     // An interrupt abandons this thread while it waits for input.
     std::thread::Builder::new()
-        .spawn(move || lines::read(&mut BufReader::new(io::stdin()), layout, len_max, &sender))
+        .spawn(move || lines::read(&mut BufReader::new(io::stdin()), layout, &limit, &sender))
         .map_err(no_thread)?;
     let mut tally = Tally::default();
     let (form, first) = match example {
@@ -183,12 +64,18 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     };
     let mut topic = Topic::open(&node, arguments, form, tally)?;
     arguments.say(&format!("serving {}", arguments.outlook()));
-    let outcome = topic.serve(arguments, first, &batches, &interrupt);
+    if let Some(warning) = arguments.too_large() {
+        arguments.say(&warning);
+    }
+    let outcome = match topic.wait_for_subscribers(arguments, &interrupt) {
+        true => topic.serve(arguments, first, &batches, &interrupt),
+        false => Ok(topic.tally.exit()),
+    };
     // The topic ends before the node, so that all subscribers are notified.
     if outcome.is_err() || interrupt.came() {
         drop(topic.publisher);
     } else {
-        arguments.finish(topic.publisher, &interrupt)?;
+        finish(arguments, topic.publisher, &interrupt)?;
     }
     outcome
 }
@@ -218,116 +105,6 @@ fn first_lines(
     Ok(None)
 }
 
-impl Arguments {
-    /// Rejects inconsistent arguments.
-    fn check(&self) -> Result<(), Failure> {
-        let sentence = match self.kind {
-            Holding::State if self.capacity.is_some() => {
-                "a state topic has slots, not a --capacity: omit it, or use --kind log"
-            }
-            Holding::Log if self.slots.is_some() => {
-                "a log has a --capacity, not --slots: omit them, or use --kind state"
-            }
-            Holding::Table if self.slots.is_some() || self.capacity.is_some() => {
-                "a table has --keys, not --slots or a --capacity: omit them, or use --kind state or log"
-            }
-            Holding::Table if self.raw => {
-                "the lines of a table have keys: omit --raw, or use --kind state or log"
-            }
-            Holding::State | Holding::Log if self.keys.is_some() => {
-                "only a table has --keys: omit them, or use --kind table"
-            }
-            _ => return Ok(()),
-        };
-        Err(Failure::usage(sentence))
-    }
-
-    /// The form of the lines; `None` if the first one determines it.
-    fn form(&self) -> Result<Option<Form>, Failure> {
-        Ok(match (self.raw, self.json, self.example.as_slice()) {
-            (true, ..) => Some(Form::Raw),
-            (_, false, _) => Some(Form::Text),
-            (_, true, []) => None,
-            (_, true, examples) => {
-                let malformed = |why| Failure::usage(format!("--example cannot be used: {why}"));
-                Some(Form::of_examples(examples).map_err(malformed)?)
-            }
-        })
-    }
-
-    /// What the lines are.
-    fn layout(&self) -> Layout {
-        if self.kind == Holding::Table { Layout::KeyAndValue } else { Layout::Value }
-    }
-
-    /// The longest value, of a table together with its key.
-    fn len_max(&self) -> usize {
-        let default = if self.kind == Holding::Table { TABLE_LEN_MAX_DEFAULT } else { LEN_MAX_DEFAULT };
-        self.payload_len_max.unwrap_or(default)
-    }
-
-    /// The table to be opened.
-    fn opening<'a>(&'a self, node: &'a Node) -> table::Opening<'a> {
-        let capacity = self.keys.unwrap_or(limits::TABLE_CAPACITY_DEFAULT);
-        let (topic, len_max, epoch) = (&self.target.topic, self.len_max(), self.epoch);
-        table::Opening {
-            node,
-            topic,
-            capacity,
-            len_max,
-            epoch,
-            lifespan: self.lifespan,
-            warm: self.warm.as_deref(),
-        }
-    }
-
-    /// A builder with the epoch and the lifespan that are given.
-    fn named<'a, K: PublishedKind, P: Payload>(
-        &self,
-        mut builder: PublisherBuilder<'a, K, P>,
-    ) -> PublisherBuilder<'a, K, P> {
-        if let Some(epoch) = self.epoch {
-            builder = builder.epoch(epoch);
-        }
-        if let Some(path) = &self.warm {
-            builder = builder.warm(path);
-        }
-        match self.lifespan {
-            Some(lifespan) => builder.lifespan(lifespan),
-            None => builder,
-        }
-    }
-
-    /// Reports on standard error, unless --quiet.
-    fn say(&self, sentence: &str) {
-        if !self.quiet {
-            Failure::new(Exit::Done, sentence).note();
-        }
-    }
-
-    /// Ends the topic once its subscribers have received everything, unless that takes too long or the process is interrupted.
-    fn finish(&self, publisher: Box<dyn Publisher>, interrupt: &Interrupt) -> Result<(), Failure> {
-        let (sender, ended) = bounded(1);
-        // An interrupt abandons this thread.
-        let finishing = std::thread::Builder::new().spawn(move || _ = sender.send(publisher.finish()));
-        finishing.map_err(no_thread)?;
-        if let Input::Item(Err(error)) = interrupt.receive(&ended) {
-            // Even with --quiet: it is a loss.
-            Failure::new(Exit::Done, unfinished(&self.target, self.linger, &error)).note();
-        }
-        Ok(())
-    }
-
-    /// What is served, and until when.
-    fn outlook(&self) -> String {
-        let end = if io::stdin().is_terminal() { "the input ends (Ctrl-D)" } else { "the input ends" };
-        match self.linger {
-            Duration::ZERO => format!("{} until {end}, or Ctrl-C", self.target),
-            linger => format!("{} until {} after {end}, or Ctrl-C", self.target, shown(linger)),
-        }
-    }
-}
-
 impl Topic {
     fn open(node: &Node, arguments: &Arguments, form: Form, tally: Tally) -> Result<Self, Failure> {
         let publisher = match &form {
@@ -341,6 +118,17 @@ impl Topic {
             }
         };
         Ok(Self { form, publisher, tally })
+    }
+
+    /// Waits until there are as many subscribers as the first line waits for. Returns false if the process was interrupted before.
+    fn wait_for_subscribers(&self, arguments: &Arguments, interrupt: &Interrupt) -> bool {
+        let awaited = arguments.wait_for_subscribers.unwrap_or(0);
+        while self.publisher.subscribers() < awaited {
+            if interrupt.pause(SUBSCRIBERS_LOOK) {
+                return false;
+            }
+        }
+        true
     }
 
     /// Publishes the lines, and lingers.
@@ -429,8 +217,31 @@ impl Tally {
             Duration::ZERO => format!("ending {target}: use --linger 1m to keep it available"),
             linger => format!("serving {target} for another {}", shown(linger)),
         };
-        format!("input ended after {published} {values}; {next}")
+        let upto = match (arguments.epoch, arguments.after) {
+            (Some(_), after) if arguments.warm.is_none() && arguments.kind != Holding::Table => {
+                format!(", up to sequence {}", after.unwrap_or(0) + published)
+            }
+            _ => String::new(),
+        };
+        format!("input ended after {published} {values}{upto}; {next}")
     }
+}
+
+/// Ends the topic once its subscribers have received everything, unless that takes too long or the process is interrupted.
+fn finish(
+    arguments: &Arguments,
+    publisher: Box<dyn Publisher>,
+    interrupt: &Interrupt,
+) -> Result<(), Failure> {
+    let (sender, ended) = bounded(1);
+    // An interrupt abandons this thread.
+    let finishing = std::thread::Builder::new().spawn(move || _ = sender.send(publisher.finish()));
+    finishing.map_err(no_thread)?;
+    if let Input::Item(Err(error)) = interrupt.receive(&ended) {
+        // Even with --quiet: it is a loss.
+        Failure::new(Exit::Done, unfinished(&arguments.target, arguments.linger, &error)).note();
+    }
+    Ok(())
 }
 
 /// What to report when subscribers have not received the end.
@@ -487,46 +298,4 @@ fn open(arguments: &Arguments, setting: &Setting, address: &Address) -> Result<N
         Failure::new(Exit::Local, shortfall).note();
     }
     Ok(node)
-}
-
-/// An epoch, as an argument.
-fn epoch(text: &str) -> Result<Epoch, String> {
-    let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
-    // A sign would be read, too.
-    let is_number = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-    let number = u64::from_str_radix(digits, 16).ok().filter(|_| is_number).and_then(Epoch::new);
-    number.ok_or_else(|| {
-        format!("{text:?} is not an epoch: write a hexadecimal number of up to 16 digits, above 0")
-    })
-}
-
-/// The interval for a rate per second, as an argument.
-fn interval(text: &str) -> Result<Duration, String> {
-    let malformed = || format!("{text:?} is not a rate: write values per second, above 0");
-    let rate: f64 = text.parse().map_err(|_| malformed())?;
-    let interval = Duration::try_from_secs_f64(1.0 / rate).map_err(|_| malformed())?;
-    if interval <= INTERVAL_MAX { Ok(interval) } else { Err(malformed()) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_rate_is_an_interval() {
-        assert_eq!(interval("10"), Ok(Duration::from_millis(100)));
-        for text in ["0", "-1", "x", "NaN", "1e-9"] {
-            assert!(interval(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn an_epoch_is_written_as_it_is_printed() {
-        let named = epoch("20261123").unwrap();
-        assert_eq!((named.get(), epoch(&named.to_string())), (0x2026_1123, Ok(named)));
-        assert_eq!([epoch("0x7"), epoch("0X7")], [epoch("7"), epoch("7")]);
-        for text in ["0", "", "-1", "+1", "x", "0x", "0x0", "0x+1", "10000000000000000"] {
-            assert!(epoch(text).is_err(), "{text}");
-        }
-    }
 }

@@ -10,6 +10,7 @@ use clap::{ArgAction, Args, ValueEnum};
 use fabricast::{
     Address, AddressError, AnySubscriber, Delivery, EventSink, Keyring, LogStart, Node, NodeBuilder,
     NodeName, PeerLimits, Raw, RdmaConnect, SubscriberBuilder, SubscriberError, Target, default_runtime_dir,
+    limits,
 };
 use tracing_subscriber::EnvFilter;
 
@@ -18,16 +19,21 @@ use super::lines::FollowedLines;
 use super::pulses::Pulses;
 use super::source::Source;
 use super::told::Told;
-use super::units::duration;
+use super::units::{size_in, some_time};
 
 /// How long a node may take to answer before it counts as hung.
 pub(crate) const ATTACH_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The largest repository that the command maps, and landing region that it allocates, bytes: a person waits for its one topic.
-const REGION_LEN_MAX: usize = 1 << 30;
+/// The largest repository that the command maps, and landing region that it allocates, unless an argument says otherwise, bytes: a
+/// person waits for its one topic.
+pub(crate) const REGION_LEN_MAX: usize = 1 << 30;
+
+/// What begins the name of a file in place of an address.
+pub(crate) const FILE: &str = "file:";
 
 /// Arguments of all commands.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Connection")]
 pub(crate) struct Setting {
     /// Where the nodes of this user find each other; by default FABRICAST_RUNTIME_DIR, or `fabricast` in XDG_RUNTIME_DIR, or
     /// /tmp/fabricast-UID.
@@ -50,7 +56,7 @@ pub(crate) struct Setting {
     #[arg(long, global = true, value_name = "GROUP", value_parser = group)]
     shm_group: Option<u32>,
     /// Log events to standard error; repeat for more. RUST_LOG selects in detail.
-    #[arg(short, long, global = true, action = ArgAction::Count)]
+    #[arg(short, long, global = true, action = ArgAction::Count, help_heading = None::<&str>, display_order = 900)]
     verbose: u8,
 }
 
@@ -82,48 +88,24 @@ pub(crate) struct EndArguments {
     #[arg(long)]
     until_end: bool,
     /// Report when no value has come for this time: seconds, or with a unit, as in 500ms.
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = some_time)]
     deadline: Option<Duration>,
+    #[command(flatten)]
+    region: RegionArguments,
 }
 
-/// How many sessions a publisher serves, as arguments.
+/// How much memory of a topic a command accepts, as arguments.
 #[derive(Clone, Copy, Debug, Args)]
-pub(crate) struct SessionArguments {
-    /// Serve at most this many sessions with processes of this host, and as many over RDMA, or fewer if the limits of open files and locked
-    /// memory allow no more [default: 1024].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(4..=4096))]
-    sessions: Option<u16>,
-    /// Of these, serve at most this many with one process of this host, or with one other host [default: 256].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
-    sessions_per_peer: Option<u16>,
+pub(crate) struct RegionArguments {
+    /// Accept a topic of up to this many bytes of memory, which is mapped, or by push allocated, here [default: 1G, at most 16G].
+    #[arg(long, value_name = "SIZE", value_parser = size_in::<usize>(1..=limits::REGION_LEN_MAX as u64))]
+    region_len_max: Option<usize>,
 }
 
-impl SessionArguments {
-    /// The limits of a node.
-    pub(crate) fn limits(self) -> PeerLimits {
-        let mut limits = PeerLimits::default();
-        if let Some(sessions) = self.sessions.map(usize::from) {
-            (limits.shm_sessions, limits.rdma_sessions) = (sessions, sessions);
-        }
-        if let Some(sessions) = self.sessions_per_peer.map(usize::from) {
-            (limits.shm_sessions_per_process, limits.rdma_sessions_per_host) = (sessions, sessions);
-        }
-        limits
-    }
-
-    /// What to say if this node serves fewer sessions than was asked for.
-    pub(crate) fn shortfall(self, node: &Node, listens: bool) -> Option<String> {
-        let (asked, granted) = (usize::from(self.sessions?), node.peer_limits());
-        let is_less = granted.shm_sessions < asked || (listens && granted.rdma_sessions < asked);
-        let over_rdma =
-            if listens { format!(", and {} over RDMA", granted.rdma_sessions) } else { String::new() };
-        is_less.then(|| {
-            format!(
-                "serves {} sessions of this host{over_rdma}, not {asked}: raise the limits of open files and locked memory \
-                 (ulimit -n, ulimit -l)",
-                granted.shm_sessions
-            )
-        })
+impl RegionArguments {
+    /// The most bytes.
+    pub(crate) fn len_max(self) -> usize {
+        self.region_len_max.unwrap_or(REGION_LEN_MAX)
     }
 }
 
@@ -139,13 +121,16 @@ pub(crate) struct Following {
     pub(crate) deadline: Option<Duration>,
     /// Whether `fabricast info` shows how far it is, if the topic is a log.
     pub(crate) progress: bool,
+    /// The most bytes of its memory.
+    pub(crate) region_len_max: usize,
 }
 
 impl EndArguments {
     /// How they follow a topic from its next record on.
     pub(crate) fn following(self, delivery: Delivery) -> Following {
-        let Self { until_end, deadline } = self;
-        Following { delivery, start: LogStart::Newest, until_end, deadline, progress: true }
+        let Self { until_end, deadline, region } = self;
+        let (start, region_len_max) = (LogStart::Newest, region.len_max());
+        Following { delivery, start, until_end, deadline, progress: true, region_len_max }
     }
 }
 
@@ -154,7 +139,7 @@ impl EndArguments {
 pub(crate) struct LineArguments {
     /// Another publisher of the same values, of the same epoch; repeat for more. Each value is received once, from whichever publisher
     /// has it first, as long as one of them runs.
-    #[arg(long = "line", value_name = "TARGET", value_parser = target)]
+    #[arg(long = "line", value_name = "TARGET", value_parser = node_target)]
     others: Vec<Target>,
 }
 
@@ -199,9 +184,9 @@ impl From<Way> for Delivery {
 impl Following {
     /// A builder with these settings.
     fn builder<'a>(&self, node: &'a Node, target: &Target) -> SubscriberBuilder<'a, AnySubscriber<Raw>> {
-        let Self { delivery, start, deadline, progress, .. } = *self;
+        let Self { delivery, start, deadline, progress, region_len_max, .. } = *self;
         let builder = node.any_subscriber::<Raw>(target).delivery(delivery).start(start);
-        let mut builder = builder.timeout(ATTACH_TIMEOUT).region_len_max(REGION_LEN_MAX);
+        let mut builder = builder.timeout(ATTACH_TIMEOUT).region_len_max(region_len_max);
         if progress {
             builder = builder.progress();
         }
@@ -234,6 +219,35 @@ impl Setting {
         arguments
     }
 
+    /// Refuses what applies only to a node that listens over RDMA.
+    pub(crate) fn check_local(&self) -> Result<(), Failure> {
+        for network in &self.allow {
+            _ = Node::builder().allow(network).map_err(Failure::usage)?;
+        }
+        match self.allow.is_empty() {
+            true => Ok(()),
+            false => Err(Failure::usage(
+                "--allow is for the hosts that connect over RDMA: omit it, or publish at an rdma:// address",
+            )),
+        }
+    }
+
+    /// Refuses all of these arguments, for a command that connects to nothing; `instead` says what to do.
+    pub(crate) fn check_unused(&self, instead: &str) -> Result<(), Failure> {
+        let given = [
+            ("--key-file", self.key_file.is_some()),
+            ("--runtime-dir", self.runtime_dir.is_some()),
+            ("--rdma-connect", self.rdma_connect.is_some()),
+            ("--insecure", self.insecure),
+            ("--allow", !self.allow.is_empty()),
+            ("--shm-group", self.shm_group.is_some()),
+        ];
+        match given.into_iter().find(|(_, is_given)| *is_given) {
+            Some((option, _)) => Err(Failure::usage(format!("{option} has no effect here: {instead}"))),
+            None => Ok(()),
+        }
+    }
+
     /// How to connect queue pairs.
     fn connect(&self) -> Connect {
         self.rdma_connect.unwrap_or(Connect::Manager)
@@ -252,7 +266,26 @@ impl Setting {
 
     /// Opens a node, with a name so that others find it, or without one.
     pub(crate) fn node(&self, name: Option<&NodeName>) -> Result<Node, Failure> {
-        Ok(self.builder(name)?.open()?)
+        self.open(self.builder(name)?)
+    }
+
+    /// Opens a node. A runtime directory without space is named: the node makes files there.
+    fn open(&self, builder: NodeBuilder) -> Result<Node, Failure> {
+        builder.open().map_err(|error| {
+            let is_full = is_full(&error);
+            let failure = Failure::from(error);
+            match is_full {
+                true => {
+                    let place = self.place();
+                    let sentence = format!(
+                        "{failure}: that of the runtime directory {}, which --runtime-dir changes",
+                        place.display()
+                    );
+                    Failure::new(failure.exit(), sentence)
+                }
+                false => failure,
+            }
+        })
     }
 
     /// Opens a node with a name that also listens over RDMA at this address.
@@ -271,7 +304,7 @@ impl Setting {
         if let Some(address) = rdma {
             builder = builder.rdma(&address.to_string()).map_err(Failure::usage)?;
         }
-        Ok(builder.open()?)
+        self.open(builder)
     }
 
     /// Opens a node with this name, which also listens over RDMA if given an address.
@@ -291,7 +324,7 @@ impl Setting {
             builder = builder.rdma(&address.to_string()).map_err(Failure::usage)?;
             builder = if self.key_file.is_none() { builder.insecure() } else { builder };
         }
-        Ok(builder.open()?)
+        self.open(builder)
     }
 
     /// Opens a node to read from this address. Creates no runtime directory: a missing one means that no node is running.
@@ -336,15 +369,17 @@ impl Setting {
         Ok(builder)
     }
 
-    /// Attaches a node to a topic of any kind and type; to a log from `start` on.
+    /// Attaches a node to a topic of any kind and type, by pull; to a log from `start` on.
     pub(crate) fn attach(
         &self,
         node: &Node,
         target: &Target,
-        delivery: Delivery,
         start: LogStart,
+        region: RegionArguments,
     ) -> Result<AnySubscriber<Raw>, Failure> {
-        let following = Following { delivery, start, until_end: true, deadline: None, progress: false };
+        let (delivery, region_len_max) = (Delivery::Pull, region.len_max());
+        let following =
+            Following { delivery, start, until_end: true, deadline: None, progress: false, region_len_max };
         self.attach_to(node, target, following)
     }
 
@@ -449,6 +484,14 @@ impl Setting {
     }
 }
 
+/// Parses the address of a topic at a node, for a command that reads no file.
+pub(crate) fn node_target(text: &str) -> Result<Target, Box<dyn Error + Send + Sync>> {
+    match text.starts_with(FILE) {
+        true => Err("`fabricast tail`, `get` and `info` read a file; name a topic of a node here".into()),
+        false => Ok(target(text)?),
+    }
+}
+
 /// Parses a topic's address; for a node of this host the name suffices.
 pub(crate) fn target(text: &str) -> Result<Target, AddressError> {
     in_full(text).parse()
@@ -484,6 +527,13 @@ fn group(text: &str) -> Result<u32, Box<dyn Error + Send + Sync>> {
         .ok_or_else(|| "/etc/group has no group of this name: write its number".into())
 }
 
+/// Whether a file system has no space for what this error was about.
+fn is_full(error: &(dyn Error + 'static)) -> bool {
+    let causes = std::iter::successors(Some(error), |error| (*error).source());
+    let mut causes = causes.filter_map(|error| error.downcast_ref::<std::io::Error>());
+    causes.any(|error| error.kind() == std::io::ErrorKind::StorageFull)
+}
+
 /// Whether nothing is at this path. If that is unknown, opening it reports why.
 pub(crate) fn is_absent(place: &Path) -> bool {
     place.try_exists().is_ok_and(|exists| !exists)
@@ -494,4 +544,17 @@ pub(crate) fn no_nodes(place: &Path) -> String {
     let user = rustix::process::geteuid().as_raw();
     let instead = "--runtime-dir or FABRICAST_RUNTIME_DIR chooses another";
     format!("no nodes in {} (user {user}); {instead}", place.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::is_full;
+
+    #[test]
+    fn full_file_system_is_told_from_other_refusals() {
+        let system = |errno: Errno| fabricast::NodeError::System { what: "listen", source: errno.into() };
+        assert!(is_full(&system(Errno::NOSPC)) && !is_full(&system(Errno::MFILE)));
+    }
 }

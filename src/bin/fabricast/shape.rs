@@ -147,8 +147,15 @@ impl JsonShape {
     }
 
     fn encode_at(&self, value: &Value, path: &str, into: &mut Vec<u8>) -> Result<(), String> {
-        let differs =
-            || format!("{path} is {}, but the topic's type has {} there", brief(value), self.name());
+        let differs = || {
+            let instead = match (self, value) {
+                (Self::I64 | Self::U64, Value::Number(number)) if number.is_f64() => {
+                    "; for fractions pass an --example that has one there, such as 0.5"
+                }
+                _ => "",
+            };
+            format!("{path} is {}, but the topic's type has {} there{instead}", brief(value), self.name())
+        };
         match (self, value) {
             (Self::Optional(_), Value::Null) => into.push(0),
             (Self::Optional(of), value) => {

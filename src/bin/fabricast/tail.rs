@@ -31,7 +31,8 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     }
     let delivery = if arguments.push { Delivery::Push } else { Delivery::Pull };
     let (start, until_end) = (arguments.start(), arguments.is_until_end());
-    let following = Following { delivery, start, until_end, deadline: arguments.deadline, progress: true };
+    let (deadline, region_len_max) = (arguments.deadline, arguments.region.len_max());
+    let following = Following { delivery, start, until_end, deadline, progress: true, region_len_max };
     let lines = arguments.line.of(target)?;
     let source = match arguments.target.subscriber(start)? {
         Some(subscriber) => Source::once(subscriber, Arc::new(Pulses::of([target]))),
@@ -107,7 +108,7 @@ fn records(
     }
     match arrivals.was_interrupted() {
         true => Ok(Exit::Done),
-        false => arguments.outcome(printer.shown(), "record of a key"),
+        false => arguments.outcome(&printer, "record of a key"),
     }
 }
 

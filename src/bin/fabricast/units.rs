@@ -37,6 +37,32 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     if text.is_empty() { Err(malformed()) } else { Ok(whole) }
 }
 
+/// A duration like [`duration`], but not zero.
+pub(crate) fn some_time(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => {
+            Err(format!("{text} is no time: write a longer one, as in 500ms, or omit the option"))
+        }
+        time => Ok(time),
+    }
+}
+
+/// Returns a parser of whole numbers within these bounds.
+pub(crate) fn number_in<T: TryFrom<u64>>(
+    bounds: RangeInclusive<u64>,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let number = text.parse().ok().filter(|number| bounds.contains(number));
+        number.and_then(|number| T::try_from(number).ok()).ok_or_else(|| {
+            match (bounds.start(), bounds.end()) {
+                (0, &u64::MAX) => format!("{text:?} is not a whole number"),
+                (least, &u64::MAX) => format!("{text:?} is not a whole number of at least {least}"),
+                (least, most) => format!("{text:?} is not a whole number from {least} to {most}"),
+            }
+        })
+    }
+}
+
 /// A size in bytes: a number, or one with a unit. 64k and 64KiB are 65,536 bytes, 64kB are 64,000.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let malformed = || {
@@ -60,7 +86,10 @@ pub(crate) fn size_in<T: TryFrom<u64>>(
         let bytes = size(text)?;
         let fits =
             Some(bytes).filter(|bytes| bounds.contains(bytes)).and_then(|bytes| T::try_from(bytes).ok());
-        fits.ok_or_else(|| format!("{text} is not in {}..={} bytes", bounds.start(), bounds.end()))
+        fits.ok_or_else(|| match (bounds.start(), bounds.end()) {
+            (least, &u64::MAX) => format!("{text} is not a size of at least {least} bytes"),
+            (least, most) => format!("{text} is not in {least}..={most} bytes"),
+        })
     }
 }
 

@@ -10,9 +10,9 @@ use super::failure::{Exit, Failure};
 use super::interrupt::Interrupt;
 use super::keys::KeyArguments;
 use super::printer::{Form, Printer};
-use super::setting::{EndArguments, LineArguments, Setting, Way, target};
+use super::setting::{EndArguments, LineArguments, Setting, Way, node_target};
 use super::subscription::keep;
-use super::units::duration;
+use super::units::{duration, number_in};
 
 const AFTER_HELP: &str = "\
 A line is the sequence of a value, its age when printed, and the value. Values of a state topic
@@ -83,14 +83,14 @@ Examples:
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Arguments {
     /// The topic, as in shm:NODE/TOPIC, or NODE/TOPIC for short.
-    #[arg(value_parser = target)]
+    #[arg(value_parser = node_target, value_name = "TARGET")]
     target: Target,
     #[command(flatten)]
     line: LineArguments,
     #[command(flatten)]
     keys: KeyArguments,
     /// End after this many values.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = number_in::<u64>(1..=u64::MAX))]
     count: Option<u64>,
     /// End after this time: seconds, or with a unit, as in 5s or 1m30s.
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]

@@ -62,6 +62,14 @@ pub(super) enum Rejected {
     Input(Failure),
 }
 
+/// The longest line.
+#[derive(Debug)]
+pub(super) struct LineLimit {
+    len_max: usize,
+    /// What to say of a longer one.
+    why: String,
+}
+
 /// The form of the lines.
 #[derive(Debug)]
 pub(super) enum Form {
@@ -102,6 +110,17 @@ impl Form {
         let bytes = content?;
         let form = Self::of_examples(&[String::from_utf8_lossy(&bytes)]);
         Ok((form.map_err(|why| Rejected::line(number, &why))?, Line { number, key, content: Ok(bytes) }))
+    }
+
+    /// The longest line, and what to say of a longer one.
+    pub(super) fn limit(form: Option<&Self>, layout: Layout, payload_len_max: usize) -> LineLimit {
+        let len_max = Self::line_len_max(form, layout, payload_len_max);
+        let why = match form {
+            Some(Self::Text) => text_too_long(len_max, payload_len_max),
+            Some(Self::Raw) => too_long(payload_len_max),
+            Some(Self::Json(..)) | None => too_long(len_max),
+        };
+        LineLimit { len_max, why }
     }
 
     /// The most bytes of a line for a value of so many; for JSON also before its form is known.
@@ -155,7 +174,11 @@ impl Form {
             Layout::KeyAndValue => TEXT_OVERHEAD + key.len() + PRESENCE_LEN,
         };
         if lead_len + value.len() > payload_len_max {
-            return Err(rejected(&too_long(payload_len_max)));
+            let len = lead_len + value.len();
+            return Err(rejected(&match self {
+                Self::Raw => too_long(payload_len_max),
+                Self::Text | Self::Json(..) => encoded_too_long(len, payload_len_max),
+            }));
         }
         Ok(Entry { number, key, value })
     }
@@ -165,16 +188,28 @@ fn too_long(len_max: usize) -> String {
     format!("longer than {len_max} bytes: raise --payload-len-max")
 }
 
+/// Why a text is too long: it takes more bytes than it has.
+fn text_too_long(len_max: usize, payload_len_max: usize) -> String {
+    format!(
+        "longer than {len_max} bytes, which take the {payload_len_max} of --payload-len-max with those for its length: raise it"
+    )
+}
+
+/// Why an encoded value, of a table with its key, is too long.
+fn encoded_too_long(len: usize, payload_len_max: usize) -> String {
+    format!("longer than {payload_len_max} bytes, namely {len} when encoded: raise --payload-len-max")
+}
+
 /// Reads lines until the input ends or the receiver is dropped. Hands over together those available without waiting.
 pub(super) fn read(
     input: &mut BufReader<impl Read>,
     layout: Layout,
-    len_max: usize,
+    limit: &LineLimit,
     batches: &Sender<Vec<Line>>,
 ) {
     let mut batch = Vec::new();
     for number in 1_u64.. {
-        let content = read_line(input, number, len_max).unwrap_or_else(|error| {
+        let content = read_line(input, number, limit).unwrap_or_else(|error| {
             let sentence = format!("cannot read standard input: {error}");
             Some(Err(Rejected::Input(Failure::new(Exit::Local, sentence))))
         });
@@ -214,11 +249,11 @@ fn split(number: u64, line: &[u8]) -> Result<(String, Vec<u8>), Rejected> {
 fn read_line(
     input: &mut impl BufRead,
     number: u64,
-    len_max: usize,
+    LineLimit { len_max, why }: &LineLimit,
 ) -> std::io::Result<Option<Result<Vec<u8>, Rejected>>> {
     let mut line = Vec::new();
     // The longest line and its end.
-    let room = (len_max as u64).saturating_add(2);
+    let room = (*len_max as u64).saturating_add(2);
     if input.by_ref().take(room).read_until(b'\n', &mut line)? == 0 {
         return Ok(None);
     }
@@ -226,13 +261,13 @@ fn read_line(
     let ends: [&[u8]; 2] = [b"\r\n", b"\n"];
     let end = ends.into_iter().find(|end| line.ends_with(end)).map_or(0, <[u8]>::len);
     line.truncate(line.len() - end);
-    if line.len() <= len_max {
+    if line.len() <= *len_max {
         return Ok(Some(Ok(line)));
     }
     if !is_whole {
         skip_line(input)?;
     }
-    Ok(Some(Err(Rejected::line(number, &too_long(len_max)))))
+    Ok(Some(Err(Rejected::line(number, why))))
 }
 
 /// Discards the rest of a line.
@@ -253,9 +288,13 @@ mod tests {
 
     use super::*;
 
+    fn limit(len_max: usize) -> LineLimit {
+        LineLimit { len_max, why: too_long(len_max) }
+    }
+
     fn batches(input: &[u8], len_max: usize) -> Vec<Vec<Line>> {
         let (sender, batches) = bounded(100);
-        read(&mut BufReader::new(input), Layout::Value, len_max, &sender);
+        read(&mut BufReader::new(input), Layout::Value, &limit(len_max), &sender);
         drop(sender);
         batches.iter().collect()
     }
@@ -313,7 +352,7 @@ mod tests {
     fn line_for_a_table_begins_with_a_key_and_a_tab() {
         let entries = |input: &[u8], len_max| {
             let (sender, batches) = bounded(100);
-            read(&mut BufReader::new(input), Layout::KeyAndValue, 1000, &sender);
+            read(&mut BufReader::new(input), Layout::KeyAndValue, &limit(1000), &sender);
             drop(sender);
             let encoded = batches.iter().flatten().map(|line| {
                 let entry = Form::Text.encode(line, Layout::KeyAndValue, len_max).ok()?;

@@ -15,6 +15,9 @@ pub(super) trait Publisher: Send {
     /// Publishes values; to a log or a table with one commit. Returns those that are refused.
     fn publish(&mut self, entries: &[Entry]) -> Result<Vec<Refused>, PublishError>;
 
+    /// How many subscribers are attached.
+    fn subscribers(&self) -> u64;
+
     /// Ends the topic, and waits until its subscribers have received everything.
     fn finish(self: Box<Self>) -> Result<Sequence, FinishError>;
 }
@@ -34,6 +37,10 @@ impl<P: Payload<Borrowed = [u8]>> Publisher for StatePublisher<P> {
         Ok(Vec::new())
     }
 
+    fn subscribers(&self) -> u64 {
+        self.pull_subscribers() + self.push_subscribers()
+    }
+
     fn finish(self: Box<Self>) -> Result<Sequence, FinishError> {
         Self::finish(*self, FINISH)
     }
@@ -43,6 +50,10 @@ impl<P: Payload<Borrowed = [u8]>> Publisher for LogPublisher<P> {
     fn publish(&mut self, entries: &[Entry]) -> Result<Vec<Refused>, PublishError> {
         self.publish_batch(entries.iter().map(|entry| entry.value.as_slice()))?;
         Ok(Vec::new())
+    }
+
+    fn subscribers(&self) -> u64 {
+        self.pull_subscribers() + self.push_subscribers()
     }
 
     fn finish(self: Box<Self>) -> Result<Sequence, FinishError> {

@@ -33,6 +33,10 @@ impl<V: Serialize + DeserializeOwned + Send + 'static> Publisher for TablePublis
         Ok(refused)
     }
 
+    fn subscribers(&self) -> u64 {
+        self.pull_subscribers() + self.push_subscribers()
+    }
+
     fn finish(self: Box<Self>) -> Result<Sequence, FinishError> {
         Self::finish(*self, FINISH)
     }
@@ -49,6 +53,8 @@ pub(super) struct Opening<'a> {
     pub(super) len_max: usize,
     /// Its epoch, unless a random one.
     pub(super) epoch: Option<Epoch>,
+    /// The sequence before the first one.
+    pub(super) after: Sequence,
     /// How long its values are valid, unless for ever.
     pub(super) lifespan: Option<Duration>,
     /// The file that it is kept in.
@@ -75,9 +81,9 @@ impl Opening<'_> {
     fn publisher_of<V: Serialize + DeserializeOwned + Send + 'static>(
         self,
     ) -> Result<Box<dyn Publisher>, Failure> {
-        let Self { node, topic, capacity, len_max, epoch, lifespan, warm } = self;
+        let Self { node, topic, capacity, len_max, epoch, after, lifespan, warm } = self;
         let key_len_max = (KEY_LEN_MAX + TEXT_OVERHEAD).min(len_max.saturating_sub(1));
-        let mut builder = node.table_publisher::<String, V>(topic.as_str()).capacity(capacity);
+        let mut builder = node.table_publisher::<String, V>(topic.as_str()).capacity(capacity).after(after);
         if let Some(epoch) = epoch {
             builder = builder.epoch(epoch);
         }

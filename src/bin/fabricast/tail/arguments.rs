@@ -8,10 +8,10 @@ use fabricast::{LogStart, Sequence, Target};
 use super::super::failure::{Exit, Failure};
 use super::super::keys::KeyArguments;
 use super::super::place::{Place, place};
-use super::super::printer::FormArguments;
-use super::super::setting::LineArguments;
+use super::super::printer::{FormArguments, Printer};
+use super::super::setting::{LineArguments, RegionArguments};
 use super::super::subscription::Value;
-use super::super::units::duration;
+use super::super::units::{duration, number_in, some_time};
 
 /// How long to wait for an existing record: it may come over a wire.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
@@ -54,8 +54,8 @@ With --until-end the command ends with the publisher. With --line, several publi
 values are lines of one topic: see `fabricast watch --help`.
 
 The exit code is 0 when it is done, after --count records, and at Ctrl-C; 1 when no record arrived
-within --for, or, without --follow, when --from is beyond the newest record or no key that matches
---key was found; 5 when the publisher is hung at the start, or no record arrived within --for
+within --for, or, without --follow, when a record is damaged or does not fit the topic's type, when
+--from is beyond the newest record, or no key that matches --key was found; 5 when the publisher is hung at the start, or no record arrived within --for
 because it is. Without --follow, or with --until-end, it is 0 or 1 when the topic ends in good
 order after a record or without one; 3 when the topic does not exist; 6 when the publisher's
 process is gone.
@@ -85,10 +85,10 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     pub(super) keys: KeyArguments,
     /// Begin this many records before the next one, or with the oldest available.
-    #[arg(long, value_name = "N", default_value_t = 10)]
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = number_in::<u64>(0..=u64::MAX))]
     pub(super) last: u64,
     /// Begin with the record of this sequence.
-    #[arg(long, value_name = "SEQ", conflicts_with_all = ["last", "earliest"])]
+    #[arg(long, value_name = "SEQ", conflicts_with_all = ["last", "earliest"], value_parser = number_in::<u64>(0..=u64::MAX))]
     pub(super) from: Option<u64>,
     /// Begin with the oldest record available.
     #[arg(long, conflicts_with = "last")]
@@ -100,10 +100,10 @@ pub(crate) struct Arguments {
     #[arg(long, requires = "follow")]
     pub(super) until_end: bool,
     /// With --follow, report when no record has come for this time: seconds, or with a unit, as in 500ms.
-    #[arg(long, value_name = "TIME", value_parser = duration, requires = "follow")]
+    #[arg(long, value_name = "TIME", value_parser = some_time, requires = "follow")]
     pub(super) deadline: Option<Duration>,
     /// End after this many records.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = number_in::<u64>(1..=u64::MAX))]
     pub(super) count: Option<u64>,
     /// End after this time: seconds, or with a unit, as in 5s or 1m30s.
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
@@ -111,6 +111,8 @@ pub(crate) struct Arguments {
     /// Have the publisher write the records here, instead of reading them there.
     #[arg(long)]
     pub(super) push: bool,
+    #[command(flatten)]
+    pub(super) region: RegionArguments,
     #[command(flatten)]
     pub(super) form: FormArguments,
 }
@@ -130,8 +132,15 @@ impl Arguments {
         self.until_end || !self.follow
     }
 
-    /// The outcome without --follow, after so many records or keys were shown.
-    pub(super) fn outcome(&self, shown: u64, what: &str) -> Result<Exit, Failure> {
+    /// The outcome without --follow, after what was printed of records or keys.
+    pub(super) fn outcome(&self, printer: &Printer, what: &str) -> Result<Exit, Failure> {
+        let shown = printer.shown();
+        if !self.follow && printer.damaged() > 0 {
+            let (damaged, target) = (printer.damaged(), &*self.target);
+            let values = if damaged == 1 { "1 value is" } else { &format!("{damaged} values are") };
+            let sentence = format!("{values} damaged or undecodable in {target}: check its publisher");
+            return Err(Failure::new(Exit::No, sentence));
+        }
         let Some(pattern) = self.keys.pattern() else { return Ok(Exit::Done) };
         if self.follow || shown > 0 || (self.last == 0 && self.from.is_none() && !self.earliest) {
             return Ok(Exit::Done);

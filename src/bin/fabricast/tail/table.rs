@@ -27,12 +27,12 @@ pub(super) fn run(
     let (values, over) = newest_values(arrivals, &mut printer, arguments, newest)?;
     for value in values.iter().skip(arguments.skipped(&values)) {
         if arguments.count == Some(printer.shown()) {
-            return Ok(Exit::Done);
+            return arguments.outcome(&printer, "key");
         }
         printer.value(value)?;
     }
     if over.is_none() && !arguments.follow {
-        return arguments.outcome(printer.shown(), "key");
+        return arguments.outcome(&printer, "key");
     }
     let mut over = over;
     while arguments.count.is_none_or(|count| printer.shown() < count) {

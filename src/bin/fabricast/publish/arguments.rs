@@ -1,6 +1,7 @@
 //! The arguments of `pub`, and what they say of the topic.
 
 use std::io::{self, IsTerminal};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -17,6 +18,11 @@ use super::table;
 
 /// The slowest rate: one value a year.
 const INTERVAL_MAX: Duration = Duration::from_secs(365 * 86_400);
+
+/// The sequences that a numbering may continue after.
+const AFTERS: RangeInclusive<u64> = 0..=limits::SEQUENCE_AFTER_MAX;
+/// The numbers of slots.
+const SLOTS: RangeInclusive<u64> = limits::SLOT_COUNT_MIN as u64..=limits::SLOT_COUNT_MAX as u64;
 
 const AFTER_HELP: &str = "\
 Each line, without its line end, becomes one value: a String, bytes with --raw, or with --json a
@@ -84,7 +90,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "EPOCH", value_parser = epoch)]
     pub(super) epoch: Option<Epoch>,
     /// Continue the numbering of --epoch after this sequence, that of the last line that was published: the first line has the next one.
-    #[arg(long, value_name = "SEQ", requires = "epoch", value_parser = number_in::<u64>(0..=limits::SEQUENCE_AFTER_MAX))]
+    #[arg(long, value_name = "SEQ", requires = "epoch", value_parser = number_in::<u64>(AFTERS))]
     pub(super) after: Option<u64>,
     /// What the topic holds.
     #[arg(long, value_enum, default_value_t = Holding::State)]
@@ -120,7 +126,7 @@ pub(crate) struct Arguments {
     #[arg(long, short)]
     pub(super) quiet: bool,
     /// Values held in the memory of a state topic: a power of two from 2 to 65536 [default: 8].
-    #[arg(long, value_name = "N", value_parser = number_in::<u32>(limits::SLOT_COUNT_MIN.into()..=limits::SLOT_COUNT_MAX.into()))]
+    #[arg(long, value_name = "N", value_parser = number_in::<u32>(SLOTS))]
     pub(super) slots: Option<u32>,
     /// Size of the ring of a log, in bytes or with a unit; each record takes 24 bytes besides its value [default: 1M].
     #[arg(long, value_name = "SIZE", value_parser = size_in::<usize>(1..=u64::MAX))]

@@ -1,5 +1,6 @@
 //! The arguments of `fabricast tail`.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use clap::Args;
@@ -12,6 +13,9 @@ use super::super::printer::{FormArguments, Printer};
 use super::super::setting::{LineArguments, RegionArguments};
 use super::super::subscription::Value;
 use super::super::units::{duration, number_in, some_time};
+
+/// All sequences and counts.
+const ALL: RangeInclusive<u64> = 0..=u64::MAX;
 
 /// How long to wait for an existing record: it may come over a wire.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
@@ -55,10 +59,10 @@ values are lines of one topic: see `fabricast watch --help`.
 
 The exit code is 0 when it is done, after --count records, and at Ctrl-C; 1 when no record arrived
 within --for, or, without --follow, when a record is damaged or does not fit the topic's type, when
---from is beyond the newest record, or no key that matches --key was found; 5 when the publisher is hung at the start, or no record arrived within --for
-because it is. Without --follow, or with --until-end, it is 0 or 1 when the topic ends in good
-order after a record or without one; 3 when the topic does not exist; 6 when the publisher's
-process is gone.
+--from is beyond the newest record, or no key that matches --key was found; 5 when the publisher is
+hung at the start, or no record arrived within --for because it is. Without --follow, or with
+--until-end, it is 0 or 1 when the topic ends in good order after a record or without one; 3 when
+the topic does not exist; 6 when the publisher's process is gone.
 
 Examples:
   fabricast tail shm:exchange/trades                         the last 10 records
@@ -85,10 +89,10 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     pub(super) keys: KeyArguments,
     /// Begin this many records before the next one, or with the oldest available.
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = number_in::<u64>(0..=u64::MAX))]
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = number_in::<u64>(ALL))]
     pub(super) last: u64,
     /// Begin with the record of this sequence.
-    #[arg(long, value_name = "SEQ", conflicts_with_all = ["last", "earliest"], value_parser = number_in::<u64>(0..=u64::MAX))]
+    #[arg(long, value_name = "SEQ", conflicts_with_all = ["last", "earliest"], value_parser = number_in::<u64>(ALL))]
     pub(super) from: Option<u64>,
     /// Begin with the oldest record available.
     #[arg(long, conflicts_with = "last")]

@@ -1,6 +1,6 @@
 //! Aims, and whether the figures meet them.
 
-use super::data::Spread;
+use super::data::Ratios;
 use super::page::Table;
 use super::units::ratio;
 
@@ -30,24 +30,21 @@ impl std::fmt::Display for Bound {
 }
 
 /// A ratio, what it should be, and what was found.
-pub(crate) type Aim = (String, Bound, Option<Spread>);
+pub(crate) type Aim = (String, Bound, Option<Ratios>);
 
-/// Whether the median of the rounds' ratios is as it should be, and whether all of them agree.
-pub(crate) fn verdict(bound: Bound, found: Option<Spread>) -> &'static str {
-    let Some(Spread { min, median, max }) = found else { return "not measured" };
-    let [min, median, max] = [min, median, max].map(|ratio| bound.is_met(ratio));
-    match (median, min == max) {
-        (true, true) => "met",
-        (true, false) => "met, not in each round",
-        (false, true) => "missed",
-        (false, false) => "missed, not in each round",
-    }
+/// Whether the median of the rounds' ratios is as it should be, and in how many rounds, unless all of them agree.
+pub(crate) fn verdict(bound: Bound, found: Option<&Ratios>) -> String {
+    let Some(Ratios { of_rounds, spread }) = found else { return "not measured".to_owned() };
+    let (all, is_met) = (of_rounds.len(), bound.is_met(spread.median));
+    let alike = of_rounds.iter().filter(|ratio| bound.is_met(**ratio) == is_met).count();
+    let what = if is_met { "met" } else { "missed" };
+    if alike == all { what.to_owned() } else { format!("{what} in {alike} of {all} rounds") }
 }
 
 /// A table of ratios with their bounds.
 pub(crate) fn table(aims: Vec<Aim>) -> Table {
     let row = |(name, bound, found): Aim| {
-        vec![name, bound.to_string(), ratio(found), verdict(bound, found).to_owned()]
+        vec![name, bound.to_string(), ratio(found.as_ref()), verdict(bound, found.as_ref())]
     };
     Table::new(&["aim", "bound", "ratio", "verdict"], aims.into_iter().map(row).collect())
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::ops::Deref;
 
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +49,13 @@ pub(crate) struct Spread {
     pub(crate) min: f64,
     pub(crate) median: f64,
     pub(crate) max: f64,
+}
+
+/// The ratios of two values in each round, and their spread.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Ratios {
+    pub(crate) of_rounds: Vec<f64>,
+    pub(crate) spread: Spread,
 }
 
 /// Names a value: of this series, at this place, by this name.
@@ -97,10 +105,10 @@ impl Data {
     }
 
     /// The ratio of two values that were measured in the same round.
-    pub(crate) fn ratio(&self, dividend: Key<'_>, divisor: Key<'_>) -> Option<Spread> {
+    pub(crate) fn ratio(&self, dividend: Key<'_>, divisor: Key<'_>) -> Option<Ratios> {
         let divisors = self.by_round(divisor);
         let ratio = |(round, value): (u32, f64)| Some(value / divisors.get(&round).filter(|it| **it > 0.0)?);
-        Spread::of(self.by_round(dividend).into_iter().filter_map(ratio).collect())
+        Ratios::of(self.by_round(dividend).into_iter().filter_map(ratio).collect())
     }
 
     /// The places at which a series was measured.
@@ -146,12 +154,27 @@ impl Sample {
     }
 }
 
-impl Spread {
-    /// The same in another unit.
-    pub(crate) fn scaled(self, factor: f64) -> Self {
-        Self { min: self.min * factor, median: self.median * factor, max: self.max * factor }
+impl Deref for Ratios {
+    type Target = Spread;
+
+    fn deref(&self) -> &Spread {
+        &self.spread
+    }
+}
+
+impl Ratios {
+    pub(crate) fn of(of_rounds: Vec<f64>) -> Option<Self> {
+        let spread = Spread::of(of_rounds.clone())?;
+        Some(Self { of_rounds, spread })
     }
 
+    /// The same with another dividend, this many times as large.
+    pub(crate) fn scaled(self, factor: f64) -> Option<Self> {
+        Self::of(self.of_rounds.into_iter().map(|ratio| ratio * factor).collect())
+    }
+}
+
+impl Spread {
     fn of(mut values: Vec<f64>) -> Option<Self> {
         values.sort_unstable_by(f64::total_cmp);
         let at = |index: usize| values.get(index).copied();

@@ -114,8 +114,8 @@ fn compared(data: &Data, (series, x): (&str, u64)) -> Option<Vec<String>> {
         unit.shown(data, (series, x, unit.value))?,
         format!("`{beside}`"),
         unit.shown(data, (series, x, &its))?,
-        ratio(found),
-        format!("{bound}: {}", verdict(bound, found)),
+        ratio(found.as_ref()),
+        format!("{bound}: {}", verdict(bound, found.as_ref())),
     ])
 }
 

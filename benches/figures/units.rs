@@ -1,6 +1,8 @@
 //! Numbers as the pages have them.
 
-use super::data::Spread;
+use std::borrow::Borrow;
+
+use super::data::{Ratios, Spread};
 
 /// What stands where nothing was measured.
 const NOTHING: &str = "";
@@ -53,8 +55,8 @@ pub(crate) fn per_cent(share: f64) -> String {
 }
 
 /// A ratio, with its range if there were several rounds.
-pub(crate) fn ratio(spread: Option<Spread>) -> String {
-    match spread {
+pub(crate) fn ratio(ratios: Option<impl Borrow<Ratios>>) -> String {
+    match ratios.map(|ratios| ratios.borrow().spread) {
         None => NOTHING.to_owned(),
         Some(Spread { min, median, max }) if min < max => format!("{median:.2} ({min:.2} to {max:.2})"),
         Some(Spread { median, .. }) => format!("{median:.2}"),

@@ -201,7 +201,7 @@ pub(super) fn show_perftest(data: &Data) -> Vec<Block> {
             count(size),
             ns("ib_write_lat", size, 2.0),
             ns("push", size, 1.0),
-            ratio(to("push", "ib_write_lat", size).map(|spread| spread.scaled(0.5))),
+            ratio(to("push", "ib_write_lat", size).and_then(|ratios| ratios.scaled(0.5))),
             ns("ib_read_lat", size, 1.0),
             ns("read", size, 1.0),
             ratio(to("read", "ib_read_lat", size)),
@@ -236,7 +236,7 @@ pub(super) fn show_perftest(data: &Data) -> Vec<Block> {
         "the same with pauses",
         "ratio",
     ];
-    let push = to("push", "ib_write_lat", 64).map(|spread| spread.scaled(0.5));
+    let push = to("push", "ib_write_lat", 64).and_then(|ratios| ratios.scaled(0.5));
     let deliveries = [
         ("push round trip of 64 B to twice `ib_write_lat`", push),
         ("pull of a new value of 64 B to `ib_read_lat`", to("read", "ib_read_lat", 64)),

@@ -85,8 +85,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NAME")]
     pub(super) node: Option<NodeName>,
     /// The epoch of the topic, a hexadecimal number as --json prints it, instead of a random one: 20261123 is Epoch::new(0x2026_1123) in
-    /// a program. Publishers of the same lines and epoch are lines of one topic. A command that is started again numbers from 1 again: give it
-    /// all lines, from the first one on, or say with --after where it continues.
+    /// a program. Publishers of the same lines and epoch are lines of one topic. A command that is started again numbers from 1 again:
+    /// give it all lines, from the first one on, or say with --after where it continues.
     #[arg(long, value_name = "EPOCH", value_parser = epoch)]
     pub(super) epoch: Option<Epoch>,
     /// Continue the numbering of --epoch after this sequence, that of the last line that was published: the first line has the next one.

@@ -87,6 +87,7 @@ pub(crate) fn size_in<T: TryFrom<u64>>(
         let fits =
             Some(bytes).filter(|bytes| bounds.contains(bytes)).and_then(|bytes| T::try_from(bytes).ok());
         fits.ok_or_else(|| match (bounds.start(), bounds.end()) {
+            (1, &u64::MAX) => format!("{text} is not a size of at least 1 byte"),
             (least, &u64::MAX) => format!("{text} is not a size of at least {least} bytes"),
             (least, most) => format!("{text} is not in {least}..={most} bytes"),
         })

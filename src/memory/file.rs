@@ -49,23 +49,14 @@ pub enum RepositoryFileError {
         why: &'static str,
     },
     /// The operating system refused.
-    #[error("cannot {what} {path}", path = .path.display())]
+    #[error("cannot {what} {path}{}", .len.map_or_else(String::new, |len| format!(" ({len} bytes)")), path = .path.display())]
     System {
         /// What was attempted.
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// The error of the operating system.
-        #[source]
-        source: io::Error,
-    },
-    /// The file system has no space for the repository, or the process may not make so long a file.
-    #[error("cannot reserve {len} bytes of memory for {path}", path = .path.display())]
-    Reserve {
-        /// The file.
-        path: PathBuf,
-        /// Bytes needed.
-        len: u64,
+        /// The bytes that it needs, if they were refused.
+        len: Option<u64>,
         /// The error of the operating system.
         #[source]
         source: io::Error,
@@ -267,9 +258,10 @@ impl WarmFile {
     pub(crate) fn reserve(&self) -> Result<(), RepositoryFileError> {
         let allocate = || rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, self.len);
         let allocated = check_file_limit(self.len).and_then(|()| rustix::io::retry_on_intr(allocate));
-        allocated.map_err(|error| RepositoryFileError::Reserve {
+        allocated.map_err(|error| RepositoryFileError::System {
+            what: "reserve the memory of",
             path: self.path.clone(),
-            len: self.len,
+            len: Some(self.len),
             source: error.into(),
         })
     }
@@ -441,7 +433,7 @@ fn unfit(path: &Path, why: &'static str) -> RepositoryFileError {
 }
 
 fn failed(what: &'static str, path: &Path, source: io::Error) -> RepositoryFileError {
-    RepositoryFileError::System { what, path: path.to_owned(), source }
+    RepositoryFileError::System { what, path: path.to_owned(), len: None, source }
 }
 
 fn system(what: &'static str, path: &Path) -> impl Fn(Errno) -> RepositoryFileError {

@@ -161,8 +161,12 @@ impl Region {
     /// Maps the first `len` bytes (rounded up to whole pages) of a repository file, whose pages are all present.
     pub(crate) fn keep(file: WarmFile, len: usize) -> Result<Self, RepositoryFileError> {
         let len = whole_pages(len);
-        let system =
-            |what, source| RepositoryFileError::System { what, path: file.path().to_owned(), source };
+        let system = |what, source| RepositoryFileError::System {
+            what,
+            path: file.path().to_owned(),
+            len: None,
+            source,
+        };
         if len as u64 > file.len() {
             return Err(system("map", io::ErrorKind::UnexpectedEof.into()));
         }

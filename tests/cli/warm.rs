@@ -114,6 +114,6 @@ fn file_for_which_there_is_no_space_is_named_with_its_length() {
     let output = command.args(["--capacity", "1M", "--warm", text(&path)]).output().expect("it runs");
     let error = String::from_utf8(output.stderr).expect("a text");
     assert_eq!(output.status.code(), Some(7), "{error}");
-    let parts = ["cannot reserve 11", text(&path), "ulimit -f"];
+    let parts = ["cannot reserve the memory of", text(&path), " bytes)", "ulimit -f"];
     assert!(parts.iter().all(|part| error.contains(part)), "{error}");
 }

@@ -46,7 +46,7 @@ pub(super) fn run(bytes: &[u8]) {
                 for record in 0..3 {
                     writer.append(&payload(record, RECORD_LEN_MAX), number).expect("it fits");
                 }
-                drop(writer.stage(number));
+                let _ = writer.stage(number);
             });
         }
         2 => {

@@ -32,7 +32,7 @@ impl ServerSession {
     /// Compares what the peer has proven with the keys that are in force now. Returns whether it may go on.
     pub(crate) fn renew_keys(&mut self, peer: Option<&NodeName>, keys: &Arc<Keys>) -> bool {
         // One that has yet to invite is known to this session only.
-        let peer = peer.or(self.peer.as_ref().map(|peer| &peer.node));
+        let peer = peer.or_else(|| self.peer.as_ref().map(|peer| &peer.node));
         self.handshake.renew_keys(peer, keys)
     }
 

@@ -150,8 +150,18 @@ impl StateReader {
                 return None;
             }
         }
-        // Also if the head stamp of the next value is damaged: then nothing but the hot line tells that it is there.
-        self.newest_named(memory).max((head == next).then_some(next))
+        if head == next {
+            return self.newest_named(memory).max(Some(next));
+        }
+        // The head stamp of the next value may be damaged: then nothing but the hot line tells that it is there. That may be damaged, too:
+        // a value that is in no slot would be skipped with all before it.
+        let geometry = self.geometry;
+        let has_slot = |named: &Sequence| {
+            *named == next || Sequence::new(memory.load(geometry.slot_offset(*named))) >= *named
+        };
+        let named = self.newest_named(memory).filter(has_slot);
+        self.empty_left = if named.is_none() { POLLS_MAX } else { self.empty_left };
+        named
     }
 
     /// The newest sequence by the hot line, if it is newer than the last one.

@@ -445,6 +445,22 @@ fn a_fetching_reader_finds_values_behind_a_damaged_head_stamp() {
     assert_eq!(fetch_all(&writer), None);
 }
 
+/// A number that no slot has would be taken for the newest value, and all before it be skipped.
+#[test]
+fn mapped_reader_that_keeps_up_does_not_follow_a_damaged_hot_line() {
+    let mut writer = writer(8, 72);
+    let mut reader = reader(&writer);
+    let region = Arc::clone(writer.region());
+    for sequence in 1..=20 {
+        writer.publish(&payload(sequence, 72), 1, sequence).unwrap();
+        assert_eq!(reader.read(&region).unwrap().unwrap().meta.sequence.get(), sequence);
+        for damaged in [1 << 40, sequence + 2, 0] {
+            region.store(HOT_SEQUENCE, damaged);
+            assert!((0..1000).all(|_| reader.poll(&region).unwrap().is_none()), "{damaged} after {sequence}");
+        }
+    }
+}
+
 /// Nothing but the hot line tells that it is there, until the value after it is.
 #[test]
 fn mapped_reader_finds_values_behind_a_damaged_head_stamp() {

@@ -10,7 +10,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use hashbrown::HashMap;
 
 pub(crate) use self::lookup::Looked;
-use self::pass::Pass;
 
 use super::arbiter::TableArbiter;
 use super::directory::Directory;
@@ -150,6 +149,30 @@ struct Suspicion {
     periods: u64,
     /// When it was last rejected.
     seen_ns: u64,
+}
+
+/// A pass over the mapped pages.
+#[derive(Clone, Copy, Debug)]
+struct Pass {
+    /// The next cell.
+    cell: usize,
+    /// The current page.
+    page: Option<PassPage>,
+    end: PassEnd,
+}
+
+/// A page of a pass.
+#[derive(Clone, Copy, Debug)]
+struct PassPage {
+    /// Its first cell, and the end of its cells.
+    first: usize,
+    end: usize,
+    /// Keys in it have changed: all its cells are read.
+    is_whole: bool,
+    /// Its versions were copied to private memory.
+    is_copied: bool,
+    /// It is compared with what is known: only what earlier passes should have found is read.
+    is_audited: bool,
 }
 
 impl TableReader {

@@ -1,6 +1,6 @@
 //! Passes over mapped pages.
 
-use super::TableReader;
+use super::{Pass, PassPage, TableReader};
 use crate::id::Sequence;
 use crate::layout::WORD;
 use crate::layout::table::{PAGE_CELLS, Stamp};
@@ -9,30 +9,6 @@ use crate::repository::table::scan::{Left, PassEnd};
 
 /// From this many wanted cells of a page on, the versions of the page are copied at once.
 const COPIED_MIN: usize = PAGE_CELLS / 8;
-
-/// A pass over the mapped pages.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Pass {
-    /// The next cell.
-    cell: usize,
-    /// The current page.
-    page: Option<PassPage>,
-    pub(super) end: PassEnd,
-}
-
-/// A page of a pass.
-#[derive(Clone, Copy, Debug)]
-struct PassPage {
-    /// Its first cell, and the end of its cells.
-    first: usize,
-    end: usize,
-    /// Keys in it have changed: all its cells are read.
-    is_whole: bool,
-    /// Its versions were copied to private memory.
-    is_copied: bool,
-    /// It is compared with what is known: only what earlier passes should have found is read.
-    is_audited: bool,
-}
 
 impl TableReader {
     /// Begins a pass over what was committed up to this commit.

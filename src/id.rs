@@ -369,7 +369,7 @@ impl fmt::Display for SlowPolicy {
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Delivery {
-    /// The subscriber reads the publisher's repository one-sidedly. This costs the publisher nothing.
+    /// The subscriber reads the publisher's repository one-sidedly. The publisher has no work for it.
     Pull,
     /// The publisher writes each value into the subscriber's landing region.
     Push,

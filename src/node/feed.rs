@@ -184,7 +184,7 @@ where
     R: Serialize + DeserializeOwned + Send + 'static,
     V: Serialize + DeserializeOwned + Send + 'static,
 {
-    /// Reads the publisher's memory with one-sided reads. This is the default; it costs the publisher nothing.
+    /// Reads the publisher's memory with one-sided reads. This is the default; the publisher has no work for it.
     pub fn pull(self) -> Self {
         self.delivery(Delivery::Pull)
     }

@@ -89,7 +89,7 @@ impl<'a, S: Subscribed, P> SubscriberBuilder<'a, S, P> {
         self
     }
 
-    /// Reads the publisher's repository with one-sided reads. This is the default; it costs the publisher nothing.
+    /// Reads the publisher's repository with one-sided reads. This is the default; the publisher has no work for it.
     pub fn pull(self) -> Self {
         self.delivery(Delivery::Pull)
     }

@@ -60,13 +60,13 @@ struct KeyringInner {
 struct ReadKeys {
     keys: Arc<Keys>,
     version: Option<FileVersion>,
-    /// The file that could not be used, if it was none.
+    /// What was found last, if it could not be used.
     unusable: Option<UnusableFile>,
     /// Why, until it is reported.
     trouble: Option<KeyringError>,
 }
 
-/// A file that could not be used.
+/// What could not be used.
 #[derive(Clone, Copy, Debug)]
 struct UnusableFile {
     /// `None` if there was none.
@@ -164,7 +164,7 @@ impl Keyring {
         (Arc::clone(&last.keys), last.trouble.take())
     }
 
-    /// Reads the file again if it has changed, one that cannot be used seldom: a stranger may ask for it at any rate.
+    /// Reads the file again if it has changed. What cannot be used is read seldom: a stranger may ask for it at any rate.
     fn refresh(&self) {
         let Some(path) = &self.inner.path else { return };
         let version = version_at(path).ok().flatten();

@@ -3,9 +3,8 @@
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use rustix::process::{Resource, getrlimit};
 
-use crate::fabric::RemoteWaker;
+use crate::fabric::{RemoteWaker, part_of_descriptors};
 use crate::limits;
 
 /// Counts the sockets through which a node wakes the waiters of its peers. Each takes a descriptor; where peers want more than a part of
@@ -19,9 +18,8 @@ pub(super) struct PeerWakers {
 impl PeerWakers {
     /// As many as this process can afford.
     pub(super) fn affordable() -> Self {
-        let part = getrlimit(Resource::Nofile).current.map(|files| files / limits::WAKE_SOCKETS_PARTS);
-        let part = part.and_then(|part| usize::try_from(part).ok()).unwrap_or(limits::WAKE_SOCKETS_MAX);
-        Self::with(part.clamp(limits::WAKE_SOCKETS_MIN, limits::WAKE_SOCKETS_MAX))
+        let bounds = limits::WAKE_SOCKETS_MIN..=limits::WAKE_SOCKETS_MAX;
+        Self::with(part_of_descriptors(limits::WAKE_SOCKETS_PARTS, bounds))
     }
 
     fn with(max: usize) -> Self {
@@ -59,7 +57,7 @@ mod tests {
             Some(Arc::new(SocketWaker::new(peer).unwrap()))
         };
         let mut open: Vec<_> = (0..3).map(|_| wakers.add(make).unwrap()).collect();
-        assert!(wakers.add(|| panic!("there is no room for it")).is_none());
+        assert!(wakers.add(|| panic!("nothing is made without room for it")).is_none());
         drop(open.pop());
         assert!(wakers.add(|| None).is_none(), "its descriptor cannot be used");
         open.push(wakers.add(make).unwrap());

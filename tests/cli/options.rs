@@ -143,8 +143,8 @@ fn numbers_and_times_that_are_refused_are_explained() {
     refused(&["pub", "me/x", "--slots", "x"], &["\"x\" is not a whole number from 2 to 65536"]);
     refused(&["pub", "me/x", "--keys", "99999999999999999999"], &["is not a whole number"]);
     refused(&["pub", "me/x", "--kind", "log", "--capacity", "0"], &["0 is not a size of at least 1 byte\n"]);
-    refused(&["pub", "me/x", "--lifespan", "0"], &["0 is no time"]);
-    refused(&["watch", "me/x", "--deadline", "0s"], &["0s is no time"]);
+    refused(&["pub", "me/x", "--lifespan", "0"], &["0 is too short"]);
+    refused(&["watch", "me/x", "--deadline", "0s"], &["0s is too short"]);
     refused(&["watch", "me/x", "--for", "-1"], &["\"-1\" is not a duration"]);
     refused(&["watch", "me/x", "--count", "0"], &["\"0\" is not a whole number of at least 1"]);
     refused(&["tail", "me/x", "--last", "-1"], &["\"-1\" is not a whole number"]);

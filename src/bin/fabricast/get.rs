@@ -39,7 +39,7 @@ others still have it.
 With --wait, a node or topic that does not exist yet is waited for, too, except for a file.
 
 The exit code is 1 if nothing has been published yet, the table does not have the key, or the
-topic ends without a value; 3 if there is no such node or topic, also after --wait; 130 if Ctrl-C
+topic ends without a value; 3 if there is no such node or topic, even after --wait; 130 if Ctrl-C
 ends the wait.
 
 With --json a value is one line

@@ -41,7 +41,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 pub(crate) fn some_time(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         Duration::ZERO => {
-            Err(format!("{text} is no time: write a longer one, as in 500ms, or omit the option"))
+            Err(format!("{text} is too short: write a time above 0, as in 500ms, or omit the option"))
         }
         time => Ok(time),
     }

@@ -14,9 +14,8 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, Shutdown, SocketFlags};
-use rustix::process::{Resource, getrlimit};
 
-use crate::fabric::{FabricError, Worker};
+use crate::fabric::{FabricError, Worker, part_of_descriptors};
 use crate::limits;
 use crate::memory::Region;
 
@@ -179,9 +178,7 @@ impl Drop for Deferred {
 
 /// How many descriptors of peers may wait to be closed, so that they leave most of those that the process may have.
 fn closing_files_max() -> usize {
-    let part = getrlimit(Resource::Nofile).current.map(|files| files / limits::CLOSING_FILES_PARTS);
-    let part = part.and_then(|part| usize::try_from(part).ok()).unwrap_or(limits::CLOSING_FILES_MAX);
-    part.clamp(limits::CLOSING_FILES_MIN, limits::CLOSING_FILES_MAX)
+    part_of_descriptors(limits::CLOSING_FILES_PARTS, limits::CLOSING_FILES_MIN..=limits::CLOSING_FILES_MAX)
 }
 
 /// Reads messages from a shut-down connection, up to the first with descriptors, and returns whether there is one. Peers

@@ -318,7 +318,7 @@ struct KernelView {
     files: Vec<PathBuf>,
     /// Device files that this process may not open.
     closed_files: Vec<PathBuf>,
-    /// Why there is no view, such as a lack of descriptors.
+    /// Why it could not be read, for example for lack of descriptors.
     unread: Option<Errno>,
 }
 

@@ -2,7 +2,7 @@ use std::fmt::Debug;
 
 use super::arbiter::{Arbiter, ChangedKey};
 use crate::id::{Epoch, Kind, KindOptions, Meta, Sequence, TopicId};
-use crate::layout::header::HOT_OFFSET;
+use crate::layout::header::{HOT_EPOCH, HOT_OFFSET};
 use crate::layout::{ByteRange, Geometry, LINE};
 use crate::memory::Region;
 
@@ -16,6 +16,8 @@ pub(crate) trait Reader: Debug + Sized {
     const KIND: Kind;
     /// Whether every value counts. Otherwise only the newest inline value is taken.
     const WANTS_EACH: bool;
+    /// A word of the hot line that is not zero once the line was written.
+    const HOT_WRITTEN: usize = HOT_EPOCH;
     /// Whether values come inline with notices.
     const HAS_INLINE: bool = true;
     /// The subscriber's options for this kind.

@@ -549,7 +549,7 @@ fn begin<R: Reader>(reader: &mut R, subscription: &mut Subscription) -> Result<(
     match source {
         Source::Mapped(memory) | Source::Landing { region: memory, .. } => {
             if granted.delivery == Delivery::Push {
-                await_beginning(memory, granted.epoch, clock.as_ref())?;
+                await_beginning::<R>(memory, granted.epoch, clock.as_ref())?;
             }
             reader.settle(memory);
         }
@@ -570,14 +570,63 @@ fn begin<R: Reader>(reader: &mut R, subscription: &mut Subscription) -> Result<(
 }
 
 /// Waits until a landing region says where its values begin. Usually it does by the time of the publisher's answer; where writes
-/// may be lost, the first one may be missing or late.
-fn await_beginning(landing: &Region, epoch: Epoch, clock: &dyn Clock) -> Result<(), GrantError> {
+/// may be lost, the first one may be missing or late. Its words may arrive one after the other.
+fn await_beginning<R: Reader>(landing: &Region, epoch: Epoch, clock: &dyn Clock) -> Result<(), GrantError> {
     let began_ns = clock.monotonic_ns();
-    while landing.load_acquire(HOT_EPOCH) != epoch.get() {
+    while landing.load_acquire(HOT_EPOCH) != epoch.get() || landing.load_acquire(R::HOT_WRITTEN) == 0 {
         if clock.monotonic_ns().saturating_sub(began_ns) >= limits::ANSWER_DEADLINE_NS {
             return Err(GrantError::Unreadable);
         }
         clock.pause(PAUSE);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::BorrowedFd;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::layout::header::HOT_SEQUENCE;
+    use crate::layout::log::{HOT_END, HOT_START_SEQUENCE};
+    use crate::memory::Protection;
+    use crate::repository::log::LogReader;
+
+    /// At each pause, one more word of a hot line arrives.
+    #[derive(Debug)]
+    struct ArrivingClock {
+        landing: Region,
+        pauses: AtomicUsize,
+    }
+
+    impl Clock for ArrivingClock {
+        fn monotonic_ns(&self) -> u64 {
+            0
+        }
+
+        fn realtime_ns(&self) -> u64 {
+            0
+        }
+
+        fn pause(&self, _: Duration) {
+            let words = [HOT_SEQUENCE, HOT_END, HOT_EPOCH, HOT_START_SEQUENCE];
+            let next = self.pauses.fetch_add(1, Ordering::Relaxed);
+            self.landing.store(*words.get(next).expect("all words came"), 7);
+        }
+
+        fn pause_until(&self, _: BorrowedFd<'_>, duration: Duration) {
+            self.pause(duration);
+        }
+    }
+
+    /// One that began without the start would take the records before it for lost.
+    #[test]
+    fn a_log_begins_once_its_whole_hot_line_has_arrived() {
+        let landing = Region::allocate(4096, Protection::PeersRead).expect("memory");
+        let clock = ArrivingClock { landing, pauses: AtomicUsize::new(0) };
+        await_beginning::<LogReader>(&clock.landing, Epoch::new(7).expect("an epoch"), &clock)
+            .expect("it arrives");
+        assert_eq!(clock.landing.load(HOT_START_SEQUENCE), 7);
+    }
 }

@@ -411,6 +411,7 @@ impl LogReader {
 impl Reader for LogReader {
     const KIND: Kind = Kind::Log;
     const WANTS_EACH: bool = true;
+    const HOT_WRITTEN: usize = HOT_START_SEQUENCE;
     type Options = LogStart;
     type Purpose = Purpose;
     type Arbiter = LogArbiter;

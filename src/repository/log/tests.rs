@@ -9,7 +9,8 @@ mod views;
 use super::*;
 use crate::id::{Epoch, Sequence, TopicId};
 use crate::layout::Geometry;
-use crate::layout::log::{LogGeometry, RING_OFFSET};
+use crate::layout::WORD;
+use crate::layout::log::{LogGeometry, RING_OFFSET, SEGMENT_COUNT};
 use crate::memory::{Access, Protection, Region};
 use crate::repository::{
     Fetch, Finding, LossReason, Lost, ReadFailure, Reader, Taken, TooLong, Verified, WriteOrder, Writer as _,
@@ -310,6 +311,34 @@ fn impossible_sequences_are_replaced_by_possible_ones() {
             assert_eq!(cut_off.1, reader.counts().cut_off);
             assert_eq!(reader.give_up(Sequence::new(u64::MAX)), None);
         }
+    }
+}
+
+/// Readers that are behind are told of the loss, and go on.
+#[test]
+fn a_damaged_index_costs_the_committed_records_only() {
+    for (word, damage) in [(0, u64::MAX), (0, 1 << 63), (0, 0), (1, u64::MAX), (1, 0)] {
+        let mut writer = writer(4 << 10, 40);
+        append(&mut writer, 500, 40);
+        let mut behind = reader(&writer, LogStart::Earliest);
+        assert!(matches!(poll(&mut behind, writer.region()), Some(Next::Record(_))));
+        for segment in 0..SEGMENT_COUNT {
+            writer.region().store(writer.geometry().entry_offset(segment as u64) + word * WORD, damage);
+        }
+        let newest = writer.last();
+        assert_eq!(writer.gives_up(writer.geometry().capacity() / 2), Some(writer.committed_end()));
+        // Uncommitted ones are kept.
+        (501..=530).for_each(|sequence| _ = writer.append(&payload(sequence, 40), sequence).unwrap());
+        writer.commit(530);
+        append(&mut writer, 1000, 40);
+        let (_, lost) = drain(&mut behind, writer.region(), 40);
+        assert!(
+            lost > 0 && behind.last() == writer.last(),
+            "{lost} of {newest} were lost, then {}",
+            behind.last()
+        );
+        let (received, lost) = drain(&mut reader(&writer, LogStart::Earliest), writer.region(), 40);
+        assert!(received > 20 && lost == 0, "{received} received, {lost} lost");
     }
 }
 

@@ -179,7 +179,23 @@ impl LogWriter {
     fn start_of(&self, end: u64) -> Option<u64> {
         let oldest = (self.geometry.segment(end - 1) + 1).saturating_sub(SEGMENT_COUNT as u64);
         let is_later = self.start < oldest * self.geometry.segment_len() as u64;
-        is_later.then(|| self.region.load(self.geometry.entry_offset(oldest)))
+        is_later.then(|| self.begin_of(oldest).position)
+    }
+
+    /// Returns the first frame that begins in this segment or behind it. If the index entry is damaged, nothing tells which one that
+    /// is: returns the first uncommitted frame, so that all committed records are given up.
+    #[cold]
+    fn begin_of(&self, segment: u64) -> LogPlace {
+        let entry = self.geometry.entry_offset(segment);
+        let position = self.region.load(entry);
+        let sequence = Sequence::new(self.region.load(entry + WORD));
+        let begin = segment * self.geometry.segment_len() as u64;
+        let is_numbered = (Sequence::NONE.next()..=self.appended.next()).contains(&sequence);
+        if is_numbered && (begin..=self.end).contains(&position) {
+            LogPlace { position, sequence }
+        } else {
+            LogPlace { position: self.committed_end, sequence: self.committed.next() }
+        }
     }
 
     /// Appends a record.
@@ -350,9 +366,9 @@ impl LogWriter {
             self.free_until = self.geometry.free_until(self.start);
             return;
         }
-        let entry = self.geometry.entry_offset(oldest);
-        self.start = self.region.load(entry);
-        self.region.store(HOT_START_SEQUENCE, self.region.load(entry + WORD));
+        let begin = self.begin_of(oldest);
+        self.start = begin.position;
+        self.region.store(HOT_START_SEQUENCE, begin.sequence.get());
         self.region.store(HOT_START, self.start);
         self.region.store(START_AGAIN, self.start);
         // Release: a reader that sees a word of a new frame (then has an Acquire fence) also sees either start. Pairs with the

@@ -118,6 +118,12 @@ where
         self.table.damage(&encoded);
     }
 
+    /// Pretends that this event is the newest of the table, until the next one.
+    #[cfg(test)]
+    pub(crate) fn pretend(&self, newest: u64) {
+        self.table.pretend(newest);
+    }
+
     /// Begins an event. Its first record sets the publish time of all its records and values.
     pub fn event(&mut self) -> FeedEventBuilder<'_, K, R, V> {
         self.begin(true)

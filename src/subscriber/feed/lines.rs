@@ -414,6 +414,10 @@ where
         self.try_next()
     }
 
+    fn is_before(&self, sequence: Sequence) -> bool {
+        self.subscribers().all(|line| line.table.core.is_before(sequence))
+    }
+
     fn give_up(&mut self, _: Sequence) -> Option<(Sequence, u64)> {
         None
     }

@@ -299,9 +299,15 @@ where
 
     /// Fails if the log has not reached the cut for long, although a publisher is attached.
     fn check_deadline<R>(&mut self, source: &impl FeedSource<K, R, V>) -> Result<(), ReceiveError> {
-        let Cut::Ahead { since, .. } = &mut self.cut else { return Ok(()) };
+        let Cut::Ahead { cut, since, .. } = &mut self.cut else { return Ok(()) };
         if !source.is_attached() {
             *since = None;
+            return Ok(());
+        }
+        if source.is_before(cut.sequence) {
+            // The table only seemed to have reached that event: its newest sequence was damaged.
+            self.is_whole &= !self.has_begun;
+            self.compare_again(source.last(), true);
             return Ok(());
         }
         let (now_ns, last) = (source.now_ns(), source.last());

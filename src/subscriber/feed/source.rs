@@ -35,6 +35,9 @@ pub(super) trait FeedSource<K, R, V> {
     /// Whether a publisher of the epoch is attached, so that what is awaited may come.
     fn is_attached(&self) -> bool;
 
+    /// Whether all tables are known not to have reached this record.
+    fn is_before(&self, sequence: Sequence) -> bool;
+
     /// Reads a table for one pass. `None` if it has not reached this record, or the cut is not complete yet; then its scan is kept.
     fn read_cut(
         &mut self,
@@ -120,6 +123,10 @@ where
         true
     }
 
+    fn is_before(&self, sequence: Sequence) -> bool {
+        self.table.core.is_before(sequence)
+    }
+
     fn read_cut(
         &mut self,
         at_least: Sequence,
@@ -127,7 +134,7 @@ where
         reading: &mut CutReading<K, V>,
     ) -> Result<Option<KnownCut<K, V>>, ReceiveError> {
         // A landing region may be behind.
-        if !has_ended && self.table.core.is_before(at_least) {
+        if !has_ended && self.is_before(at_least) {
             return Ok(None);
         }
         read_cut(self.table, &mut reading.scans)

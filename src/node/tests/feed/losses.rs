@@ -151,3 +151,19 @@ fn key_is_suspect_if_its_last_record_before_a_known_cut_is_lost() {
     }
     assert!(follower.suspects().is_empty());
 }
+
+/// A subscriber that waited for the log to come that far would receive nothing more.
+#[test]
+fn table_that_seemed_to_be_ahead_stops_nothing_for_good() {
+    let dir = tempfile::tempdir().unwrap();
+    let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
+    let mut publisher = publisher_of_two(&publishing);
+    publisher.pretend(1 << 40);
+    let mut follower = subscriber(&subscribing, Delivery::Pull);
+    assert!(values(&mut follower).is_empty());
+    publisher.publish("x", &2, &2).unwrap();
+    let mut values = values(&mut follower);
+    values.sort();
+    assert_eq!(values, [("b".to_owned(), Some(1)), ("x".to_owned(), Some(2))]);
+    assert!(!follower.is_recovering());
+}

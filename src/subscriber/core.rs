@@ -584,8 +584,8 @@ fn await_beginning<R: Reader>(landing: &Region, epoch: Epoch, clock: &dyn Clock)
 
 #[cfg(test)]
 mod tests {
+    use crate::sync::atomic::{AtomicUsize, Ordering};
     use std::os::fd::BorrowedFd;
-    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
     use crate::layout::header::HOT_SEQUENCE;

@@ -584,7 +584,6 @@ fn await_beginning<R: Reader>(landing: &Region, epoch: Epoch, clock: &dyn Clock)
 
 #[cfg(test)]
 mod tests {
-    use crate::sync::atomic::{AtomicUsize, Ordering};
     use std::os::fd::BorrowedFd;
 
     use super::*;
@@ -592,6 +591,7 @@ mod tests {
     use crate::layout::log::{HOT_END, HOT_START_SEQUENCE};
     use crate::memory::Protection;
     use crate::repository::log::LogReader;
+    use crate::sync::atomic::{AtomicUsize, Ordering};
 
     /// At each pause, one more word of a hot line arrives.
     #[derive(Debug)]

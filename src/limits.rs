@@ -39,6 +39,9 @@ pub(crate) const KEYS_PER_REQUEST: usize = 8;
 #[cfg(feature = "verbs")]
 pub(crate) const KEYS_PER_UNIT: usize = 8;
 
+/// Events of peers that were rejected or refused which a node writes to the log in each second.
+pub(crate) const REJECTIONS_LOGGED_MAX: u32 = 10;
+
 /// Largest payload a topic may declare, bytes (1 GiB).
 pub const PAYLOAD_LEN_MAX: usize = 1 << 30;
 /// Largest repository or landing region, bytes (16 GiB).

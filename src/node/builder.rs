@@ -90,7 +90,7 @@ impl Node {
         NodeBuilder {
             name: None,
             runtime_dir: None,
-            events: Arc::new(TracingSink),
+            events: Arc::new(TracingSink::default()),
             rdma: None,
             rdma_connect: RdmaConnect::default(),
             notice_group: None,

@@ -49,7 +49,10 @@ pub struct EventQueue {
 
 /// The part of a node, which may outlive the queue.
 #[derive(Debug)]
-struct Sink(Weak<Queue>);
+struct Sink {
+    log: TracingSink,
+    queue: Weak<Queue>,
+}
 
 #[derive(Debug)]
 struct Queue {
@@ -80,7 +83,7 @@ impl EventQueue {
     /// Returns the sink that takes events into this queue, for [`NodeBuilder::events`](crate::NodeBuilder::events). Several nodes may share
     /// a queue.
     pub fn sink(&self) -> Arc<dyn EventSink> {
-        Arc::new(Sink(Arc::downgrade(&self.queue)))
+        Arc::new(Sink { log: TracingSink::default(), queue: Arc::downgrade(&self.queue) })
     }
 
     /// Takes the oldest event, if there is one. Does not block.
@@ -139,8 +142,8 @@ impl Queue {
 
 impl EventSink for Sink {
     fn event(&self, event: &Event) {
-        TracingSink.event(event);
-        if let Some(queue) = self.0.upgrade() {
+        self.log.event(event);
+        if let Some(queue) = self.queue.upgrade() {
             queue.push(event);
         }
     }

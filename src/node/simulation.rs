@@ -79,7 +79,7 @@ impl World {
     }
 
     fn node(self: &Arc<Self>, name: &str, listening: bool) -> Node {
-        self.node_with(name, listening, Arc::new(TracingSink))
+        self.node_with(name, listening, Arc::new(TracingSink::default()))
     }
 
     fn node_with(self: &Arc<Self>, name: &str, listening: bool, events: Arc<dyn EventSink>) -> Node {

@@ -591,13 +591,13 @@ mod tests {
     use crate::layout::log::{HOT_END, HOT_START_SEQUENCE};
     use crate::memory::Protection;
     use crate::repository::log::LogReader;
-    use crate::sync::atomic::{AtomicUsize, Ordering};
+    use crate::sync::atomic::{AtomicU64, Ordering};
 
     /// At each pause, one more word of a hot line arrives.
     #[derive(Debug)]
     struct ArrivingClock {
         landing: Region,
-        pauses: AtomicUsize,
+        pauses: AtomicU64,
     }
 
     impl Clock for ArrivingClock {
@@ -612,7 +612,7 @@ mod tests {
         fn pause(&self, _: Duration) {
             let words = [HOT_SEQUENCE, HOT_END, HOT_EPOCH, HOT_START_SEQUENCE];
             let next = self.pauses.fetch_add(1, Ordering::Relaxed);
-            self.landing.store(*words.get(next).expect("all words came"), 7);
+            self.landing.store(*words.get(usize::try_from(next).expect("a few")).expect("all words came"), 7);
         }
 
         fn pause_until(&self, _: BorrowedFd<'_>, duration: Duration) {
@@ -624,7 +624,7 @@ mod tests {
     #[test]
     fn a_log_begins_once_its_whole_hot_line_has_arrived() {
         let landing = Region::allocate(4096, Protection::PeersRead).expect("memory");
-        let clock = ArrivingClock { landing, pauses: AtomicUsize::new(0) };
+        let clock = ArrivingClock { landing, pauses: AtomicU64::new(0) };
         await_beginning::<LogReader>(&clock.landing, Epoch::new(7).expect("an epoch"), &clock)
             .expect("it arrives");
         assert_eq!(clock.landing.load(HOT_START_SEQUENCE), 7);

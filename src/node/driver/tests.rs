@@ -45,7 +45,8 @@ fn queued_messages_are_retried_soon() {
     let network = Network::new(0, Reach::Fetched);
     let name = "node".parse().unwrap();
     let (fabric, clock) = (Arc::new(network.fabric(&name)), Arc::clone(network.clock()));
-    let (shared, mut driver) = assemble((None, None), fabric, clock, Arc::new(TracingSink)).unwrap();
+    let (shared, mut driver) =
+        assemble((None, None), fabric, clock, Arc::new(TracingSink::default())).unwrap();
     let core = Arc::clone(&shared.core);
     let mut peer = ClientSession::connect(0, core.greeting_without_keys(), u64::MAX);
     let hello = peer.next_message().unwrap().bytes;
@@ -229,7 +230,8 @@ fn topics_with_slow_subscribers_share_the_copy_budget() {
     let network = Network::new(0, Reach::Fetched);
     let name = "node".parse().unwrap();
     let (fabric, clock) = (Arc::new(network.fabric(&name)), Arc::clone(network.clock()));
-    let (shared, mut driver) = assemble((None, None), fabric, clock, Arc::new(TracingSink)).unwrap();
+    let (shared, mut driver) =
+        assemble((None, None), fabric, clock, Arc::new(TracingSink::default())).unwrap();
     let core = Arc::clone(&shared.core);
     let node = Node::new(shared, None);
     let (len_max, payload) = (limits::LOG_COPY_LEN_MAX, vec![7; 60 << 10]);
@@ -315,7 +317,8 @@ impl Stopped {
         let network = Network::new(0, Reach::Mapped);
         let name = "node".parse().unwrap();
         let (fabric, clock) = (Arc::new(network.fabric(&name)), Arc::clone(network.clock()));
-        let (shared, driver) = assemble((None, None), fabric, clock, Arc::new(TracingSink)).unwrap();
+        let (shared, driver) =
+            assemble((None, None), fabric, clock, Arc::new(TracingSink::default())).unwrap();
         let core = Arc::clone(&shared.core);
         let node = Node::new(shared, None);
         let publisher = node.log_publisher::<Raw>("t").capacity(1 << 14).payload_len_max(100).open().unwrap();
@@ -524,7 +527,8 @@ fn older_of_two_ended_incarnations_is_superseded() {
         let network = Network::new(0, Reach::Mapped);
         let name = "node".parse().unwrap();
         let (fabric, clock) = (Arc::new(network.fabric(&name)), Arc::clone(network.clock()));
-        let (shared, mut driver) = assemble((None, None), fabric, clock, Arc::new(TracingSink)).unwrap();
+        let (shared, mut driver) =
+            assemble((None, None), fabric, clock, Arc::new(TracingSink::default())).unwrap();
         let core = Arc::clone(&shared.core);
         let node = Node::new(shared, None);
         let incarnations = [(); 2].map(|()| {
@@ -551,7 +555,8 @@ fn listeners_of_a_failed_node_get_an_error() {
     let name: NodeName = "node".parse().unwrap();
     let (fabric, fails) = (Arc::new(network.fabric(&name)), Arc::new(Waker::new().unwrap()));
     let (shared, mut driver) =
-        assemble((Some(name), None), fabric, Arc::new(SystemClock), Arc::new(TracingSink)).unwrap();
+        assemble((Some(name), None), fabric, Arc::new(SystemClock), Arc::new(TracingSink::default()))
+            .unwrap();
     driver.agenda.forget(LISTENER_KEY, driver.listeners.remove(&LISTENER_KEY).unwrap().wait_handle());
     driver.listen(Box::new(Faulty(Arc::clone(&fails)))).unwrap();
     let thread = DriverThread::start(driver).unwrap();

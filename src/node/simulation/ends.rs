@@ -275,7 +275,8 @@ fn fatal_node(world: &Arc<World>) -> (Node, Arc<FatalClock>) {
     let fabric = Arc::new(world.network.fabric(&"failing".parse().unwrap()));
     let inner = WorldClock(Arc::downgrade(world));
     let clock = Arc::new(FatalClock { clock: inner, left: AtomicU64::new(0), shared: Mutex::default() });
-    let (shared, _) = assemble((None, None), fabric, Arc::clone(&clock) as _, Arc::new(TracingSink)).unwrap();
+    let (shared, _) =
+        assemble((None, None), fabric, Arc::clone(&clock) as _, Arc::new(TracingSink::default())).unwrap();
     *clock.shared.lock() = Some(shared.clone());
     (Node::new(shared, None), clock)
 }

@@ -81,7 +81,7 @@ fn wrong_reads_of_lines_lose_no_key_for_good() {
         let running = Arc::new(Running::new(&faults));
         let name: NodeName = "subscribing".parse().unwrap();
         let fabric = FaultyFabric::new(Box::new(world.network.fabric(&name)), &running);
-        let subscribing = world.node_over((name, false), Arc::new(fabric), Arc::new(TracingSink));
+        let subscribing = world.node_over((name, false), Arc::new(fabric), Arc::new(TracingSink::default()));
         let builder = subscribing.table_subscriber::<u64, u64>("shm:a/t");
         let mut lines = builder.delivery(Delivery::Pull).lines(["shm:b/t"]).open().unwrap();
         let (commits, last) = commits(&mut random);

@@ -94,7 +94,7 @@ impl Nodes {
         self.scripts.push(Arc::clone(&running));
         let name: NodeName = name.parse().unwrap();
         let fabric = FaultyFabric::new(Box::new(self.world.network.fabric(&name)), &running);
-        self.world.node_over((name, listening), Arc::new(fabric), Arc::new(TracingSink))
+        self.world.node_over((name, listening), Arc::new(fabric), Arc::new(TracingSink::default()))
     }
 
     /// A publisher that continues the numbering.

@@ -29,7 +29,7 @@ impl Resting {
         let fabric = Arc::new(ShmFabric::new(directory, places));
         let name = Some("resting".parse().unwrap());
         let (shared, driver) =
-            assemble((name, None), fabric, Arc::new(SystemClock), Arc::new(TracingSink)).unwrap();
+            assemble((name, None), fabric, Arc::new(SystemClock), Arc::new(TracingSink::default())).unwrap();
         let node = Node::new(shared, None);
         let open = |index| node.state_publisher::<u64>(&format!("t{index}")).open().unwrap();
         let publishers = (0..topics).map(open).collect();

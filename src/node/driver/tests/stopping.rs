@@ -41,7 +41,7 @@ fn node_dropped_during_a_turn_stops_at_once() {
     let fabric = Arc::new(Dropping { stop: Arc::clone(&stop), queue });
     let clock = Arc::new(SystemClock);
     let (shared, mut driver) =
-        assemble((None, None), Arc::clone(&fabric) as _, clock, Arc::new(TracingSink)).unwrap();
+        assemble((None, None), Arc::clone(&fabric) as _, clock, Arc::new(TracingSink::default())).unwrap();
     *fabric.queue.lock() = Some(Arc::clone(&shared.core.queue));
     let began_ns = SystemClock.monotonic_ns();
     driver.run(&stop);

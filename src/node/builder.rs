@@ -6,13 +6,14 @@ use super::Node;
 use super::admission::{Admission, Guard};
 use super::core::NodeCore;
 use super::driver::{Driver, DriverThread};
+use super::event_log::TracingSink;
 use super::peer_limits::{Affordable, PeerLimits};
 #[cfg(feature = "verbs")]
 use super::requests::NodePolicy;
 use super::shared::Shared;
 use crate::clock::{Clock, SystemClock};
 use crate::control::{Identity, Text};
-use crate::event::{EventSink, TracingSink};
+use crate::event::EventSink;
 #[cfg(feature = "verbs")]
 use crate::fabric::ConnectPolicy;
 use crate::fabric::shm::ShmFabric;

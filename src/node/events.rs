@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::event_log::TracingSink;
 use crate::clock::{Clock, SystemClock, saturate};
-use crate::event::{Event, EventSink, TracingSink};
+use crate::event::{Event, EventSink};
 use crate::fabric::{FabricError, KeyedWaker, Waker, wait};
 use crate::limits;
 use crate::subscriber::{Condition, Membership, Waitable, WaitableHandle, Waiter};

@@ -11,6 +11,7 @@ mod core;
 mod dial;
 mod directory;
 mod driver;
+mod event_log;
 mod events;
 mod feed;
 mod invitation;

@@ -8,7 +8,7 @@ use super::*;
 use crate::chain::ErrorChain;
 use crate::clock::{Clock, SystemClock};
 use crate::control::{ClientEvent, ClientSession, SubscriberCounts};
-use crate::event::{EventSink, TracingSink};
+use crate::event::EventSink;
 use crate::fabric::{
     Address, Capabilities, Completion, Connection, Datagrams, Exposure, FabricError, Offer, Placement,
     Prepared, Received, Registration, RemoteKey, RemoteRead, RemoteWrite, Revocation, Sent, Waker, Write,
@@ -20,6 +20,7 @@ use crate::metrics::{self, Counter, Unit};
 use crate::node::DialError;
 use crate::node::Node;
 use crate::node::builder::assemble;
+use crate::node::event_log::TracingSink;
 use crate::node::served::tests::{Scripted, woken};
 use crate::notice::WAKE_WORD_LEN;
 use crate::payload::Raw;

@@ -193,10 +193,16 @@ impl LogGeometry {
         (self.segment(start) + SEGMENT_COUNT as u64) * self.segment_len as u64
     }
 
+    /// Returns the number of a segment's entry in the index.
+    #[inline]
+    pub(crate) fn entry(&self, segment: u64) -> usize {
+        usize::try_from(segment % SEGMENT_COUNT as u64).unwrap_or(0)
+    }
+
     /// Returns the offset of a segment's index entry, bytes from the start of the region.
     #[inline]
     pub(crate) fn entry_offset(&self, segment: u64) -> usize {
-        INDEX_OFFSET + usize::try_from(segment % SEGMENT_COUNT as u64).unwrap_or(0) * ENTRY_LEN
+        INDEX_OFFSET + self.entry(segment) * ENTRY_LEN
     }
 
     /// Returns the offset of this position in the ring, bytes.
@@ -236,6 +242,11 @@ pub(crate) struct LogPlace {
     pub(crate) position: u64,
     /// Its sequence.
     pub(crate) sequence: Sequence,
+}
+
+impl LogPlace {
+    /// The beginning of a log.
+    pub(crate) const FIRST: Self = Self { position: 0, sequence: Sequence::NONE.next() };
 }
 
 /// The hot line as words: after this commit, with the frames before this place given up.

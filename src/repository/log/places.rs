@@ -16,8 +16,8 @@ pub(super) fn entries<'a>(
     geometry: &'a LogGeometry,
     memory: &'a Region,
 ) -> impl Iterator<Item = LogPlace> + 'a {
-    // In this order: at the end that is read, no record up to the newest begins.
-    let (newest, start) = (Sequence::new(memory.load(HOT_SEQUENCE)), memory.load(HOT_START));
+    // Acquire: the newest sequence is loaded first. Each record up to it begins before the end.
+    let (newest, start) = (Sequence::new(memory.load_acquire(HOT_SEQUENCE)), memory.load(HOT_START));
     let end = memory.load_acquire(HOT_END);
     (0..SEGMENT_COUNT as u64).filter_map(move |segment| {
         let offset = geometry.entry_offset(segment);

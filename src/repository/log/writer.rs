@@ -51,6 +51,8 @@ pub(crate) struct LogWriter {
     free_until: u64,
     /// The beginning of the next segment.
     segment_end: u64,
+    /// The index, in private memory: the one in the repository may be damaged.
+    begins: Box<[LogPlace]>,
     /// A payload in private memory, after the lead of its frame's checksum.
     scratch: Box<[u64]>,
 }
@@ -74,7 +76,7 @@ impl Writer for LogWriter {
         region.copy_in(STATIC_OFFSET, &line.emit());
         region.store(HOT_EPOCH, line.epoch.get());
         region.store(HOT_START_SEQUENCE, Sequence::NONE.next().get());
-        let writer = Self {
+        let mut writer = Self {
             check: FrameCheck::new(line.topic, line.epoch),
             region,
             geometry,
@@ -87,6 +89,7 @@ impl Writer for LogWriter {
             place: 0,
             free_until: 0,
             segment_end: geometry.segment_len() as u64,
+            begins: [LogPlace::FIRST; SEGMENT_COUNT].into(),
             scratch: scratch(&geometry),
         };
         writer.enter(0, 0, Sequence::NONE.next());
@@ -120,7 +123,8 @@ impl Writer for LogWriter {
 }
 
 impl LogWriter {
-    /// Continues a repository whose oldest frame is at `start`, and whose newest record, with the sequence of `end`, ends there.
+    /// Continues a repository whose oldest frame is at `start`, and whose newest record, with the sequence of `end`, ends there. Its index
+    /// is right.
     pub(super) fn resume(
         region: Arc<Region>,
         (geometry, line): (LogGeometry, &StaticHeader),
@@ -129,6 +133,7 @@ impl LogWriter {
     ) -> Self {
         let LogPlace { position, sequence } = end;
         let place = geometry.capacity() - geometry.rest(position);
+        let begins = (0..SEGMENT_COUNT as u64).map(|segment| entry(&geometry, &region, segment)).collect();
         let writer = Self {
             check: FrameCheck::new(line.topic, line.epoch),
             region,
@@ -142,6 +147,7 @@ impl LogWriter {
             place,
             free_until: geometry.free_until(start),
             segment_end: (geometry.segment(position) + 1) * geometry.segment_len() as u64,
+            begins,
             scratch: scratch(&geometry),
         };
         writer.clear_next();
@@ -182,20 +188,9 @@ impl LogWriter {
         is_later.then(|| self.begin_of(oldest).position)
     }
 
-    /// Returns the first frame that begins in this segment or behind it. If the index entry is damaged, nothing tells which one that
-    /// is: returns the first uncommitted frame, so that all committed records are given up.
-    #[cold]
+    /// Returns the first frame that begins in this segment or behind it.
     fn begin_of(&self, segment: u64) -> LogPlace {
-        let entry = self.geometry.entry_offset(segment);
-        let position = self.region.load(entry);
-        let sequence = Sequence::new(self.region.load(entry + WORD));
-        let begin = segment * self.geometry.segment_len() as u64;
-        let is_numbered = (Sequence::NONE.next()..=self.appended.next()).contains(&sequence);
-        if is_numbered && (begin..=self.end).contains(&position) {
-            LogPlace { position, sequence }
-        } else {
-            LogPlace { position: self.committed_end, sequence: self.committed.next() }
-        }
+        self.begins.get(self.geometry.entry(segment)).copied().unwrap_or(LogPlace::FIRST)
     }
 
     /// Appends a record.
@@ -406,7 +401,10 @@ impl LogWriter {
     }
 
     /// Writes an entry of the index.
-    fn enter(&self, segment: u64, position: u64, sequence: Sequence) {
+    fn enter(&mut self, segment: u64, position: u64, sequence: Sequence) {
+        if let Some(begin) = self.begins.get_mut(self.geometry.entry(segment)) {
+            *begin = LogPlace { position, sequence };
+        }
         let entry = self.geometry.entry_offset(segment);
         self.region.store(entry, position);
         // Release: a reader that sees the sequence sees its position. Pairs with the Acquire loads in `LogReader`.
@@ -417,4 +415,10 @@ impl LogWriter {
 /// A payload in private memory, after the lead of its frame's checksum.
 fn scratch(geometry: &LogGeometry) -> Box<[u64]> {
     vec![0; FrameCheck::HEAD_WORDS + geometry.payload_len_max().div_ceil(WORD)].into()
+}
+
+/// An entry of the index that nobody writes.
+fn entry(geometry: &LogGeometry, region: &Region, segment: u64) -> LogPlace {
+    let offset = geometry.entry_offset(segment);
+    LogPlace { position: region.load(offset), sequence: Sequence::new(region.load(offset + WORD)) }
 }

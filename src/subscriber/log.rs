@@ -1,8 +1,10 @@
 #[cfg(doc)]
 use super::ReceiveError;
 use super::handle::Readable;
+use super::subscription::Source;
 use super::{Subscriber, TopicKind};
-use crate::id::Sequence;
+use crate::id::{Delivery, Sequence};
+use crate::layout::header::HOT_SEQUENCE;
 use crate::payload::Payload;
 use crate::repository::log::{LogReader, LogTopic};
 
@@ -51,4 +53,17 @@ impl TopicKind for LogTopic {}
 
 impl Readable for LogTopic {
     type Reader = LogReader;
+}
+
+impl super::core::Core<LogReader> {
+    /// Returns the newest record that the publisher had published when its memory was last read. `None` by push: what has not arrived is
+    /// unknown.
+    pub(super) fn newest(&self) -> Option<Sequence> {
+        let memory = match &self.subscription.source {
+            Source::Mapped(memory) if self.subscription.granted.delivery == Delivery::Pull => memory,
+            Source::Remote(remote) => remote.mirror(),
+            Source::Mapped(_) | Source::Landing { .. } | Source::Released(_) => return None,
+        };
+        Some(Sequence::new(memory.load_acquire(HOT_SEQUENCE)))
+    }
 }

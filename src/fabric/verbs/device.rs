@@ -97,19 +97,23 @@ impl Device {
         }
         let is_open = |name: &String| contexts.iter().any(|context| context.is_named(name));
         let closed = view.devices.into_iter().filter(|name| !is_open(name));
-        let mut reports: Vec<_> = closed.map(|name| DeviceReport { name, ports: Vec::new() }).collect();
         let mut failure = None;
-        for context in &contexts {
+        let report = |context: &Arc<Context>| {
             // One that fails, such as one that is being removed, does not keep another from being chosen.
             let ports = ports_of(context).unwrap_or_else(|error| {
-                failure.get_or_insert(error);
+                if wish.takes_device(context.name()) {
+                    failure.get_or_insert(error);
+                }
                 Vec::new()
             });
-            reports.push(DeviceReport { name: context.name().to_owned(), ports });
-        }
+            DeviceReport { name: context.name().to_owned(), ports }
+        };
+        let mut reports: Vec<_> = contexts.iter().map(report).collect();
+        reports.extend(closed.map(|name| DeviceReport { name, ports: Vec::new() }));
         let chosen = choose(&reports, wish);
-        let (name, port, gid) = chosen.map_err(|none| failure.map_or(none, VerbsError::from))?;
-        let context = contexts.iter().find(|context| context.name() == name).ok_or(VerbsError::NoDevice)?;
+        let (index, port, gid) = chosen.map_err(|none| failure.map_or(none, VerbsError::from))?;
+        // Not by its name: one that was renamed keeps the former one, which another may have now.
+        let context = contexts.get(index).ok_or(VerbsError::NoDevice)?;
         Ok(Self { port: port.number, port_attributes: port.attributes, gid, context: Arc::clone(context) })
     }
 }
@@ -192,8 +196,11 @@ impl Wish {
     }
 
     fn takes(&self, device: &str, port: u8) -> bool {
+        self.takes_device(device) && self.port.is_none_or(|number| number == port)
+    }
+
+    fn takes_device(&self, device: &str) -> bool {
         self.device.as_deref().is_none_or(|name| name == device)
-            && self.port.is_none_or(|number| number == port)
     }
 }
 
@@ -220,14 +227,17 @@ fn without_windows(windows: &str) -> Result<bool, VerbsError> {
     }
 }
 
-/// Selects the requested device, or else the first usable one, with port and address.
-fn choose<'a>(
-    devices: &'a [DeviceReport],
-    wish: &Wish,
-) -> Result<(&'a str, &'a PortReport, Gid), VerbsError> {
+/// Selects the requested device, or else the first usable one, by its index, with port and address.
+fn choose<'a>(devices: &'a [DeviceReport], wish: &Wish) -> Result<(usize, &'a PortReport, Gid), VerbsError> {
     let found = || DeviceList(devices).to_string();
-    let all = devices.iter().flat_map(|device| device.ports.iter().map(move |port| (device, port)));
-    let mut ports: Vec<_> = all.filter(|(device, port)| wish.takes(&device.name, port.number)).collect();
+    let all = devices.iter().enumerate().flat_map(|(index, device)| {
+        device
+            .ports
+            .iter()
+            .filter(|port| wish.takes(&device.name, port.number))
+            .map(move |port| (index, port))
+    });
+    let mut ports: Vec<_> = all.collect();
     if let (Some(device), true) = (&wish.device, ports.is_empty()) {
         let port = wish.port.map(|port| format!(":{port}")).unwrap_or_default();
         return Err(VerbsError::NoSuchDevice { wanted: format!("{device}{port}"), found: found() });
@@ -237,8 +247,7 @@ fn choose<'a>(
         return Err(VerbsError::NoActivePort { found: found() });
     }
     let is_ethernet = ports.iter().all(|(_, port)| port.attributes.link_layer == LinkLayer::Ethernet);
-    let chosen =
-        ports.into_iter().find_map(|(device, port)| Some((&*device.name, port, fit_gid(port, wish)?)));
+    let chosen = ports.into_iter().find_map(|(index, port)| Some((index, port, fit_gid(port, wish)?)));
     chosen.ok_or_else(|| match wish.address {
         Some(address) if wish.gid_index.is_none() && is_ethernet => {
             VerbsError::NoSuchAddress { address, found: found() }

@@ -9,6 +9,13 @@ use crate::subscriber::{FeedSubscriber, FeedUpdate};
 const CAPACITY: usize = 4;
 const RING_LEN: usize = 1 << 14;
 
+const WAYS: [(Reach, Delivery); 4] = [
+    (Reach::Mapped, Delivery::Pull),
+    (Reach::Mapped, Delivery::Push),
+    (Reach::Fetched, Delivery::Pull),
+    (Reach::Fetched, Delivery::Push),
+];
+
 type Subscriber = FeedSubscriber<u64, u64, u64>;
 
 /// A log and a table of one incarnation.
@@ -37,7 +44,11 @@ impl Strange {
 }
 
 fn subscriber(node: &Node) -> Subscriber {
-    node.feed_subscriber("shm:publishing/feed").open().unwrap()
+    pushed_or_pulled(node, Delivery::Pull)
+}
+
+fn pushed_or_pulled(node: &Node, delivery: Delivery) -> Subscriber {
+    node.feed_subscriber("shm:publishing/feed").delivery(delivery).open().unwrap()
 }
 
 /// Polls for as long as an answer may take. Returns the first error.
@@ -69,6 +80,61 @@ fn table_that_does_not_agree_with_the_log_is_an_error() {
                 assert!(subscriber.is_recovering());
             }
         }
+    }
+}
+
+/// A log that moves on, but never comes as far as the table, and a table that is as far only when it is read.
+#[test]
+fn table_that_is_ahead_of_a_log_that_moves_on_is_an_error() {
+    // By push, the log may be on its way.
+    let steady = [(Reach::Mapped, true), (Reach::Fetched, true), (Reach::Mapped, false)];
+    for (reach, is_steady) in steady {
+        let world = World::new(1, reach);
+        let publishing = world.node("publishing", true);
+        let subscribing = world.node("subscribing", false);
+        let mut feed = Strange::new(&publishing);
+        (0..1000).for_each(|value| _ = feed.table.put(&7, &value).unwrap());
+        let mut last = feed.publish(7, 0, true);
+        let mut subscriber = subscriber(&subscribing);
+        let errors = (0..100).filter_map(|_| {
+            world.network.clock().advance(limits::ANSWER_DEADLINE_NS / 10);
+            last = feed.publish(7, last, true);
+            if !is_steady {
+                feed.table.pretend(if last.is_multiple_of(2) { 1000 } else { 1 });
+            }
+            world.turn();
+            subscriber.try_update().map(|update| assert!(update.is_none(), "{update:?}")).err()
+        });
+        let errors: Vec<_> = errors.collect();
+        assert!(errors.len() > 1, "{reach:?} {is_steady}: {errors:?}");
+        assert!(errors.iter().all(|error| matches!(error, ReceiveError::Contended { .. })), "{errors:?}");
+    }
+}
+
+/// Of a table whose newest sequence was damaged for a moment.
+#[test]
+fn cut_that_the_log_never_reaches_is_read_again() {
+    for (reach, delivery) in WAYS {
+        let world = World::new(1, reach);
+        let publishing = world.node("publishing", true);
+        let subscribing = world.node("subscribing", false);
+        let mut publisher = publishing.feed_publisher::<u64, u64, u64>("feed").open().unwrap();
+        publisher.publish(&7, &1, &1).unwrap();
+        publisher.pretend(1 << 40);
+        let mut subscriber = pushed_or_pulled(&subscribing, delivery);
+        assert!(subscriber.try_update().unwrap().is_none());
+        let mut received = None;
+        for number in 2..100 {
+            world.network.clock().advance(limits::ANSWER_DEADLINE_NS / 10);
+            publisher.publish(&7, &number, &number).unwrap();
+            world.turn();
+            match subscriber.try_update() {
+                Ok(Some(FeedUpdate::Value(it))) => received = it.value,
+                Ok(_) | Err(ReceiveError::Contended { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!(received.is_some() && !subscriber.is_recovering(), "{reach:?} {delivery:?}: {received:?}");
     }
 }
 

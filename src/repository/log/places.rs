@@ -16,7 +16,7 @@ pub(super) fn entries<'a>(
     geometry: &'a LogGeometry,
     memory: &'a Region,
 ) -> impl Iterator<Item = LogPlace> + 'a {
-    // Acquire: the newest sequence is loaded first. Each record up to it begins before the end.
+    // Acquire: the newest sequence is loaded first, so that each record up to it begins before the end.
     let (newest, start) = (Sequence::new(memory.load_acquire(HOT_SEQUENCE)), memory.load(HOT_START));
     let end = memory.load_acquire(HOT_END);
     (0..SEGMENT_COUNT as u64).filter_map(move |segment| {
@@ -32,6 +32,17 @@ pub(super) fn entries<'a>(
         let is_possible = is_whole && is_next && position.is_multiple_of(WORD as u64);
         (is_possible && (start..=end).contains(&position)).then_some(LogPlace { position, sequence })
     })
+}
+
+/// The position of the last indexed frame up to this record. Fetched words may be of different times: an entry with the sequence of an
+/// earlier one has a lower sequence than entries before it, and the records between would be skipped.
+pub(super) fn last_until(geometry: &LogGeometry, memory: &Region, wanted: Sequence) -> Option<u64> {
+    let is_in_order = |place: &LogPlace| {
+        let before = entries(geometry, memory).filter(|other| other.position < place.position);
+        before.map(|other| other.sequence).all(|sequence| sequence <= place.sequence)
+    };
+    let places = entries(geometry, memory).filter(|place| place.sequence <= wanted && is_in_order(place));
+    places.map(|place| place.position).max()
 }
 
 /// Reads the last commit. The sequence may be that of a later one.

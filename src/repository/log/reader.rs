@@ -8,7 +8,7 @@ mod view;
 pub(crate) use view::Viewed;
 
 use super::arbiter::LogArbiter;
-use super::places::entries;
+use super::places::{entries, last_until};
 use super::start::LogStart;
 use crate::id::{Epoch, Kind, Meta, Sequence, TopicId};
 use crate::layout::header::HOT_SEQUENCE;
@@ -373,10 +373,8 @@ impl LogReader {
         };
         // Whatever the memory holds and the options request: the first record has the first sequence.
         self.next = next.max(Sequence::NONE.next());
-        let places = entries(&self.geometry, memory).filter(|place| place.sequence <= self.next);
-        let position = places.map(|place| place.position).max();
-        let position = position.unwrap_or_else(|| memory.load(HOT_START));
-        self.move_to(position, None);
+        let position = last_until(&self.geometry, memory, self.next);
+        self.move_to(position.unwrap_or_else(|| memory.load(HOT_START)), None);
     }
 
     /// Continues after given up or damaged frames. The oldest remaining records would be given up next, so

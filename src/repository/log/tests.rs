@@ -227,7 +227,7 @@ fn each_flipped_bit_is_reported_and_costs_no_other_record() {
 fn frames_of_twelve() -> impl Iterator<Item = usize> {
     let mut writer = writer(1 << 12, 24);
     append(&mut writer, 12, 24);
-    let end = usize::try_from(writer.region().load(crate::layout::log::HOT_END)).unwrap();
+    let end = usize::try_from(writer.region().load(HOT_END)).unwrap();
     (RING_OFFSET..RING_OFFSET + end).step_by(8)
 }
 
@@ -266,7 +266,7 @@ fn a_ring_skipped_from_its_first_word_ends_every_call() {
         let mut writer = writer(1 << 12, 100);
         append(&mut writer, 1, 100);
         writer.region().store(RING_OFFSET, crate::layout::log::FILLER);
-        writer.region().store(crate::layout::log::HOT_END, end);
+        writer.region().store(HOT_END, end);
         for start in [LogStart::Earliest, LogStart::Newest, LogStart::Back(9), LogStart::At(Sequence::new(2))]
         {
             let mut reader = reader(&writer, start);
@@ -300,7 +300,7 @@ fn impossible_sequences_are_replaced_by_possible_ones() {
     for word in [0, 1, u64::MAX - 1, u64::MAX] {
         let writer = writer(1 << 12, 100);
         writer.region().store(crate::layout::header::HOT_SEQUENCE, word);
-        writer.region().store(crate::layout::log::HOT_START_SEQUENCE, word);
+        writer.region().store(HOT_START_SEQUENCE, word);
         for start in [LogStart::Earliest, LogStart::Newest, LogStart::Back(0), LogStart::At(Sequence::NONE)] {
             let mut reader = reader(&writer, start);
             reader.settle(writer.region());
@@ -322,7 +322,7 @@ fn a_damaged_index_misleads_no_writer() {
     };
     for (word, bits) in [(0, u64::MAX), (0, 1 << 63), (0, 8), (0, 1), (1, u64::MAX), (1, 1 << 40), (1, 1)] {
         let [mut damaged, mut intact] = [(); 2].map(|()| writer(4 << 10, 40));
-        [&mut damaged, &mut intact].map(|writer| append(writer, 500, 40));
+        [&mut damaged, &mut intact].into_iter().for_each(|writer| append(writer, 500, 40));
         for segment in 0..SEGMENT_COUNT as u64 {
             let offset = damaged.geometry().entry_offset(segment) + word * WORD;
             damaged.region().store(offset, damaged.region().load(offset) ^ bits);
@@ -420,7 +420,7 @@ fn ends_of_frames_are_found_between_the_places_that_the_index_names() {
             ends.push(writer.commit(sequence).unwrap().positions[1]);
         }
         let (geometry, head) = (writer.geometry(), head(&memory));
-        let start = memory.load(crate::layout::log::HOT_START);
+        let start = memory.load(HOT_START);
         let held: Vec<u64> = ends.iter().copied().filter(|end| *end >= start).collect();
         for _ in 0..200 {
             let from = held[random.index(held.len())];

@@ -414,6 +414,10 @@ where
         self.try_next()
     }
 
+    fn newest(&self) -> Option<Sequence> {
+        self.subscribers().try_fold(Sequence::NONE, |newest, line| Some(newest.max(line.log.core.newest()?)))
+    }
+
     fn is_before(&self, sequence: Sequence) -> bool {
         self.subscribers().all(|line| line.table.core.is_before(sequence))
     }

@@ -18,6 +18,9 @@ use crate::subscriber::{ReceiveError, Sample};
 /// Passes over the table after the feed has ended, when nothing changes it.
 const PASSES_LAST: u32 = 64;
 
+/// Cuts of tables that only seemed to have reached an event, until that is an error.
+const WRONG_CUTS_MAX: u32 = 8;
+
 /// A reader of a feed's records.
 pub(super) struct Records<K, V> {
     keys: Keys<K>,
@@ -42,6 +45,19 @@ pub(super) struct Records<K, V> {
     published_ns: u64,
     /// A record is being decoded: if that panics, nothing else shows that it was lost.
     is_decoding: bool,
+    /// The table or the log is waited for.
+    wait: Option<Wait>,
+}
+
+/// A wait for table and log to reach the same event.
+#[derive(Clone, Copy)]
+struct Wait {
+    /// Since when, ns of the node's clock, nothing has come of what is waited for.
+    since_ns: u64,
+    /// The last record at that time.
+    last: Sequence,
+    /// Cuts of tables that were not at that event.
+    wrong_cuts: u32,
 }
 
 /// A cut through the feed.
@@ -51,8 +67,6 @@ enum Cut<K, V> {
     /// One of this event or a later one, to be read from the table.
     Due {
         at_least: Sequence,
-        /// When it was first read in vain, ns of the node's clock.
-        since_ns: Option<u64>,
         /// Any key may lack records; otherwise only those that are suspect.
         is_for_all: bool,
         reading: CutReading<K, V>,
@@ -60,8 +74,6 @@ enum Cut<K, V> {
     /// It is known, and the log is read up to the same event.
     Ahead {
         cut: KnownCut<K, V>,
-        /// Since when, ns of the node's clock, the log has not moved on from this record.
-        since: Option<(Sequence, u64)>,
         /// Records up to the cut and after it are lost: another one is needed behind it.
         is_overtaken: bool,
         /// Records before it are lost: their keys are suspect from the next receive on.
@@ -88,6 +100,7 @@ where
             has_begun: false,
             published_ns: 0,
             is_decoding: false,
+            wait: None,
         };
         records.compare_again(last, true);
         records
@@ -297,37 +310,50 @@ where
         Ok(Advance::More)
     }
 
-    /// Fails if the log has not reached the cut for long, although a publisher is attached.
+    /// Fails if the log does not reach the cut, although a publisher is attached.
     fn check_deadline<R>(&mut self, source: &impl FeedSource<K, R, V>) -> Result<(), ReceiveError> {
-        let Cut::Ahead { cut, since, .. } = &mut self.cut else { return Ok(()) };
-        if !source.is_attached() {
-            *since = None;
-            return Ok(());
-        }
-        if source.is_before(cut.sequence) {
-            // The table only seemed to have reached that event: its newest sequence was damaged.
+        let Cut::Ahead { cut, .. } = &self.cut else { return Ok(()) };
+        // A table may only have seemed to be at that event, because its newest sequence was damaged.
+        let (cut, is_wrong) = (cut.sequence, source.is_attached() && source.is_before(cut.sequence));
+        let is_overdue = self.is_overdue(source, cut, is_wrong);
+        if is_wrong || is_overdue {
             self.is_whole &= !self.has_begun;
             self.compare_again(source.last(), true);
-            return Ok(());
+        }
+        if is_overdue { Err(ReceiveError::Contended { attempts: 1 }) } else { Ok(()) }
+    }
+
+    /// Whether the log and the table have not both reached this event for long, or after many wrong cuts, although a publisher is
+    /// attached. Tells it once.
+    fn is_overdue<R>(&mut self, source: &impl FeedSource<K, R, V>, event: Sequence, is_wrong: bool) -> bool {
+        if !source.is_attached() {
+            self.wait = None;
+            return false;
         }
         let (now_ns, last) = (source.now_ns(), source.last());
-        let (_, since_ns) = *since.filter(|(at, _)| *at == last).as_ref().unwrap_or(&(last, now_ns));
-        *since = Some((last, since_ns));
-        if now_ns.saturating_sub(since_ns) < limits::ANSWER_DEADLINE_NS {
-            return Ok(());
+        let begun = Wait { since_ns: now_ns, last, wrong_cuts: 0 };
+        let wait = self.wait.get_or_insert(begun);
+        wait.wrong_cuts += u32::from(is_wrong);
+        // It is on its way to the event if it may have that already.
+        if wait.last != last && source.newest().is_none_or(|newest| newest >= event) {
+            (wait.since_ns, wait.last) = (now_ns, last);
         }
-        *since = Some((last, now_ns));
-        Err(ReceiveError::Contended { attempts: 1 })
+        let waited_ns = now_ns.saturating_sub(wait.since_ns);
+        let is_overdue = waited_ns >= limits::ANSWER_DEADLINE_NS || wait.wrong_cuts >= WRONG_CUTS_MAX;
+        if is_overdue {
+            self.wait = Some(begun);
+        }
+        is_overdue
     }
 
     /// Requests a cut of the last record or a later event.
     fn compare_again(&mut self, at_least: Sequence, is_for_all: bool) {
-        self.cut = Cut::Due { at_least, since_ns: None, is_for_all, reading: CutReading::new() };
+        self.cut = Cut::Due { at_least, is_for_all, reading: CutReading::new() };
     }
 
     /// Reads the cut. Returns false if the table has not reached it.
     fn read_cut<R>(&mut self, source: &mut impl FeedSource<K, R, V>) -> Result<bool, ReceiveError> {
-        let Cut::Due { at_least, since_ns, is_for_all, reading } = &mut self.cut else { return Ok(true) };
+        let Cut::Due { at_least, is_for_all, reading } = &mut self.cut else { return Ok(true) };
         // Loaded before the table is read: it is complete at its end.
         let has_ended = source.has_ended();
         let is_given_up = match source.read_cut(*at_least, has_ended, reading) {
@@ -337,7 +363,10 @@ where
                     |entry: &&SnapshotEntry<K, V>| self.has_joined && entry.meta.sequence <= *at_least;
                 let lost = cut.entries.iter().filter(is_lost);
                 lost.for_each(|entry| self.keys.suspect_unless(&entry.key, entry.meta.sequence));
-                self.cut = Cut::Ahead { cut, since: None, is_overtaken: false, has_lost: false };
+                self.cut = Cut::Ahead { cut, is_overtaken: false, has_lost: false };
+                if let Some(wait) = &mut self.wait {
+                    wait.since_ns = source.now_ns();
+                }
                 return Ok(true);
             }
             Ok(Some(_)) => has_ended,
@@ -353,17 +382,12 @@ where
             (self.cut, self.is_table_given_up) = (Cut::None, true);
             return Ok(true);
         }
-        if !source.is_attached() {
-            *since_ns = None;
-            return Ok(false);
+        let (attempts, at_least) = (reading.passes().max(1), *at_least);
+        if self.is_overdue(source, at_least, false) {
+            Err(ReceiveError::Contended { attempts })
+        } else {
+            Ok(false)
         }
-        let now_ns = source.now_ns();
-        let waited_ns = now_ns.saturating_sub(*since_ns.get_or_insert(now_ns));
-        if waited_ns < limits::ANSWER_DEADLINE_NS {
-            return Ok(false);
-        }
-        *since_ns = Some(now_ns);
-        Err(ReceiveError::Contended { attempts: reading.passes().max(1) })
     }
 
     /// Compares the cut with what was received up to the same event, and adds the values of the keys that lack records.
@@ -371,6 +395,7 @@ where
         let Some(epoch) = source.epoch() else { return };
         let Cut::Ahead { cut, .. } = std::mem::replace(&mut self.cut, Cut::None) else { return };
         let KnownCut { sequence, entries, unreadable, unreadable_keys } = cut;
+        self.wait = None;
         self.keys.begin_comparison();
         for entry in entries {
             let (last, number) = (entry.meta.sequence, entry.number);

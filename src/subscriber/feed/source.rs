@@ -35,6 +35,9 @@ pub(super) trait FeedSource<K, R, V> {
     /// Whether a publisher of the epoch is attached, so that what is awaited may come.
     fn is_attached(&self) -> bool;
 
+    /// The newest record of the log when it was last read; `None` if that is unknown.
+    fn newest(&self) -> Option<Sequence>;
+
     /// Whether all tables are known not to have reached this record.
     fn is_before(&self, sequence: Sequence) -> bool;
 
@@ -121,6 +124,10 @@ where
 
     fn is_attached(&self) -> bool {
         true
+    }
+
+    fn newest(&self) -> Option<Sequence> {
+        self.log.core.newest()
     }
 
     fn is_before(&self, sequence: Sequence) -> bool {

@@ -42,9 +42,9 @@ are reported by number and skipped; the exit code is then 1. Subscribers that ha
 the last line and the end within 7 seconds are reported, too.
 
 With --epoch, several commands that publish the same lines are lines of one topic, to be received
-with `fabricast watch --line`. Each line of a table is then a commit of its own. A subscriber takes
-a sequence of the same epoch that it has received for a line that it has: a command that is started
-again with other lines must continue behind them with --after, or they are not shown.
+with `fabricast watch --line`. Each line of a table is then a commit of its own. Subscribers skip
+sequences of an epoch that they have received: a command that is started again with new lines must
+continue after the last one with --after, or they are not shown.
 
 A subscriber that comes too late misses lines: the topic of a short input is gone at once. Keep it
 with --linger, or have the first line wait with --wait-for-subscribers.

@@ -55,8 +55,8 @@ fn wish(device: &str, gid_index: &str, address: &str) -> Wish {
 }
 
 fn chosen(devices: &[DeviceReport], wish: &Wish) -> (String, u8, u32) {
-    let (device, port, gid) = choose(devices, wish).unwrap();
-    (device.to_owned(), port.number, gid.index)
+    let (index, port, gid) = choose(devices, wish).unwrap();
+    (devices[index].name.clone(), port.number, gid.index)
 }
 
 fn refusal(devices: &[DeviceReport], wish: &Wish) -> String {
@@ -84,6 +84,15 @@ fn the_device_of_an_address_is_taken() {
     assert_eq!(chosen(&devices, &wish("", "", "192.0.2.2")), ("mlx5_1".to_owned(), 2, 5));
     assert_eq!(chosen(&devices, &wish("", "", "::ffff:198.51.100.9")), ("rxe0".to_owned(), 1, 0));
     assert_eq!(chosen(&devices, &wish("", "", "2001:db8::7")), ("mlx5_1".to_owned(), 1, 2));
+}
+
+/// One that was renamed while it is open keeps its name here, and a new one may have the same.
+#[test]
+fn of_two_devices_of_one_name_that_of_the_address_is_taken() {
+    let of = |address: &str| device("rxe0", vec![port(1, PortState::Active, usual_gids(address))]);
+    let devices = [of("192.0.2.1"), of("192.0.2.2")];
+    assert_eq!(choose(&devices, &wish("", "", "192.0.2.2")).unwrap().0, 1);
+    assert_eq!(choose(&devices, &wish("rxe0", "", "192.0.2.1")).unwrap().0, 0);
 }
 
 #[test]

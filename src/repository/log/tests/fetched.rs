@@ -322,6 +322,28 @@ fn place_whose_words_are_of_different_times_hides_no_record() {
     }
 }
 
+/// The same once later records were committed: the position is a frame's then, but not that of the wanted record.
+#[test]
+fn place_whose_words_are_of_different_times_skips_no_record() {
+    let mut writer = writer(1 << 12, 24);
+    append(&mut writer, 400, 24);
+    let segment = writer.geometry().segment(writer.committed_end()) + 1;
+    let entry = writer.geometry().entry_offset(segment);
+    let old = writer.region().load(entry + WORD);
+    while writer.geometry().segment(writer.committed_end()) <= segment {
+        append(&mut writer, 1, 24);
+    }
+    let oldest = writer.region().load(HOT_START_SEQUENCE);
+    assert!(old < oldest && writer.region().load(entry) < writer.committed_end());
+    let mut remote = Remote::new(&writer, LogStart::Earliest, 1, 24);
+    remote.post();
+    remote.bring(&writer, usize::MAX);
+    remote.mirror.store(entry + WORD, old);
+    remote.take();
+    remote.drain(&writer);
+    assert_eq!((remote.received, remote.lost), (writer.last().get() - oldest + 1, 0));
+}
+
 /// Where the rest of the ring was skipped a round ago, a shorter record may be now: the old marker proves nothing before the
 /// range is known to be whole.
 #[test]

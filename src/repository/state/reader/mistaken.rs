@@ -102,8 +102,8 @@ impl StateReader {
     /// Whether something else than the hot line speaks for this value: its slot, or the one before it.
     #[cold]
     pub(super) fn is_plausible_hot(&self, memory: &Region, hot: Sequence) -> bool {
+        let is_in_slot = || Sequence::new(memory.load(self.geometry.slot_offset(hot))) >= hot;
         let before = Sequence::new(hot.get().saturating_sub(1));
-        let head = Sequence::new(memory.load(self.geometry.slot_offset(hot)));
-        hot == self.last.next() || head >= hot || self.is_headed(memory, before)
+        hot == self.last.next() || is_in_slot() || self.is_headed(memory, before)
     }
 }

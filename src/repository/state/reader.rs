@@ -2,7 +2,6 @@ mod inline;
 mod landing;
 mod mistaken;
 
-use self::mistaken::Reported;
 use super::arbiter::StateArbiter;
 use crate::id::{Epoch, Kind, Meta, Sequence, TopicId};
 use crate::layout::header::HOT_SEQUENCE;
@@ -81,6 +80,24 @@ struct UnprovenValue {
     conflated: u64,
     /// The repository has contradicted them once: no inline values are taken any more.
     is_off: bool,
+}
+
+/// What a reader knew before it reported a value as damaged, and what the memory held then.
+#[derive(Clone, Copy, Debug, Default)]
+struct Reported {
+    /// That value; none if there is nothing to go back to.
+    sequence: Sequence,
+    /// The last value that was received, and what was known then.
+    received: Sequence,
+    unreceived: Sequence,
+    begins: bool,
+    unreported: u64,
+    conflated: u64,
+    /// The header of the reported value's slot.
+    header: [u64; HEADER_WORDS],
+    /// The head stamp of the slot after the last value received, and the newest value by the hot line.
+    head: Sequence,
+    hot: Sequence,
 }
 
 /// Why a copy of a slot was rejected.

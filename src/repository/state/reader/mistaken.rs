@@ -4,30 +4,12 @@
 //! the medium lets it know; otherwise it reports that there is no such value, and would wait for a later one. So it keeps what it knew
 //! before, and goes back as soon as the memory shows that the number was wrong.
 
-use super::StateReader;
+use super::{Reported, StateReader};
 use crate::id::Sequence;
 use crate::layout::WORD;
 use crate::layout::header::HOT_SEQUENCE;
 use crate::layout::state::HEADER_WORDS;
 use crate::memory::Region;
-
-/// What a reader knew before it reported a value as damaged, and what the memory held then.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Reported {
-    /// That value; none if there is nothing to go back to.
-    pub(super) sequence: Sequence,
-    /// The last value that was received, and what was known then.
-    received: Sequence,
-    unreceived: Sequence,
-    begins: bool,
-    unreported: u64,
-    conflated: u64,
-    /// The header of the reported value's slot.
-    header: [u64; HEADER_WORDS],
-    /// The head stamp of the slot after the last value received, and the newest value by the hot line.
-    head: Sequence,
-    hot: Sequence,
-}
 
 impl StateReader {
     /// Whether the last value was reported as damaged.

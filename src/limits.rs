@@ -301,6 +301,9 @@ pub(crate) const CLOCK_SUSPENDED_NS: u64 = 10_000_000;
 /// The leaps of its time stamps that a repository names: of values from before an earlier one, the age is not known.
 pub(crate) const CLOCK_LEAPS: usize = 2;
 
+/// Polls of mapped memory that find nothing until a reader that keeps up reads the hot line again: where memory is damaged, that alone
+/// may name the newest value.
+pub(crate) const EMPTY_POLLS_MAX: u32 = 256;
 /// Immediate repetitions of a torn read.
 pub(crate) const TORN_RETRIES_AT_ONCE: u32 = if cfg!(loom) { 1 } else { 3 };
 /// Torn reads of a value before the caller gets `Contended`, or it counts as damaged. Models have as few as that allows: the stamp that

@@ -285,9 +285,13 @@ impl Stamp {
         Self(self.0 & !REVISION_MASK | discarded.0 & REVISION_MASK)
     }
 
-    /// Returns a stamp of an entry that is the newest again, because the next ones are lost: nobody knows how many there were. The next one
-    /// has a revision that theirs are far from.
-    pub(crate) fn after_loss(self) -> Self {
+    /// Returns the stamp of an entry that is the newest again, because the next ones are lost, the last of them with this stamp. The next
+    /// one has a revision after theirs. If that is none, nobody knows how many there were: the next one has a revision that theirs are far
+    /// from.
+    pub(crate) fn after_lost(self, lost: Self) -> Self {
+        if lost != Self::NONE {
+            return self.after_discarding(lost);
+        }
         Self(self.0 & !REVISION_MASK | self.0.wrapping_add(REVISION_MASK / 2 + REVISION / 2) & REVISION_MASK)
     }
 
@@ -430,6 +434,12 @@ mod tests {
         let later = second.after_discarding(discarded).next(Sequence::new(3));
         assert_eq!((later.sequence(), later.slot()), (discarded.sequence(), discarded.slot()));
         assert_ne!(later, discarded);
+        // So has the one after a lost entry, and after some that nobody knows.
+        for lost in [second.next(Sequence::new(3)), second.after_lost(Stamp::NONE).next(Sequence::new(3))] {
+            let later = second.after_lost(lost).next(Sequence::new(3));
+            assert_eq!(later, lost.again(Sequence::new(3)));
+            assert_ne!(second.after_lost(Stamp::NONE).next(Sequence::new(3)), later);
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 mod inline;
 mod landing;
+mod mistaken;
 
 use super::arbiter::StateArbiter;
 use crate::id::{Epoch, Kind, Meta, Sequence, TopicId};
@@ -15,9 +16,6 @@ use crate::repository::reader::{HOT_LINE, NOTHING, unread};
 use crate::repository::{Fetch, Finding, GrantedAt, ReadFailure, Reader, SubscriberStats, Taken, WriteOrder};
 use crate::sync::atomic::{Ordering, fence};
 
-/// Empty polls of mapped memory until the hot line is read again: where memory is damaged, it alone may name the newest value.
-const POLLS_MAX: u32 = 256;
-
 /// A reader of a state repository: finds the newest value, copies it to private memory, and accepts it if
 /// stamps, bounds, epoch and CRC agree. It does not allocate, block or make system calls.
 #[derive(Debug)]
@@ -30,6 +28,8 @@ pub(crate) struct StateReader {
     last: Sequence,
     /// The last value that was reported instead of received.
     unreceived: Sequence,
+    /// What was known before the last value was reported as damaged.
+    reported: Reported,
     /// Nothing was read from this memory yet, so that the slots need not hold the value after the last one.
     begins: bool,
     /// How many more polls of mapped memory may find nothing before the hot line is read.
@@ -82,6 +82,24 @@ struct UnprovenValue {
     is_off: bool,
 }
 
+/// What a reader knew before it reported a value as damaged, and what the memory held then.
+#[derive(Clone, Copy, Debug, Default)]
+struct Reported {
+    /// That value; none if there is nothing to go back to.
+    sequence: Sequence,
+    /// The last value that was received, and what was known then.
+    received: Sequence,
+    unreceived: Sequence,
+    begins: bool,
+    unreported: u64,
+    conflated: u64,
+    /// The header of the reported value's slot.
+    header: [u64; HEADER_WORDS],
+    /// The head stamp of the slot after the last value received, and the newest value by the hot line.
+    head: Sequence,
+    hot: Sequence,
+}
+
 /// Why a copy of a slot was rejected.
 #[derive(Debug)]
 enum SlotRejection {
@@ -101,8 +119,9 @@ impl StateReader {
             first: Sequence::NONE,
             last: Sequence::NONE,
             unreceived: Sequence::NONE,
+            reported: Reported::default(),
             begins: true,
-            empty_left: POLLS_MAX,
+            empty_left: limits::EMPTY_POLLS_MAX,
             last_len: 0,
             keeps_up: true,
             attempts: 0,
@@ -127,8 +146,11 @@ impl StateReader {
     /// its value without reading the hot line, which thus stays in the writer's cache.
     #[inline]
     fn newest(&mut self, memory: &Region) -> Option<Sequence> {
+        if self.last == self.reported.sequence {
+            self.reconsider(memory);
+        }
         if self.begins {
-            return self.newest_named(memory);
+            return self.newest_named(memory).filter(|named| self.is_plausible_hot(memory, *named));
         }
         let next = self.last.next();
         if next == Sequence::NONE {
@@ -138,10 +160,7 @@ impl StateReader {
         // Acquire: pairs with the Release store of the head stamp in `StateWriter`.
         let head = Sequence::new(memory.load_acquire(self.geometry.slot_offset(next)));
         let after = Sequence::new(memory.load(self.geometry.slot_offset(next.next())));
-        if head > next {
-            return self.newest_named(memory).max(Some(head));
-        }
-        if after <= next {
+        if head <= next && after <= next {
             if head == next {
                 return Some(next);
             }
@@ -150,18 +169,22 @@ impl StateReader {
                 return None;
             }
         }
-        if head == next {
-            return self.newest_named(memory).max(Some(next));
-        }
-        // The head stamp of the next value may be damaged: then nothing but the hot line tells that it is there. That may be damaged, too:
-        // a value that is in no slot would be skipped with all before it.
-        let geometry = self.geometry;
-        let has_slot = |named: &Sequence| {
-            *named == next || Sequence::new(memory.load(geometry.slot_offset(*named))) >= *named
-        };
-        let named = self.newest_named(memory).filter(has_slot);
-        self.empty_left = if named.is_none() { POLLS_MAX } else { self.empty_left };
-        named
+        self.newest_behind(memory, head)
+    }
+
+    /// The newest sequence for a reader that is behind, or finds nothing, given the head stamp of the slot after the last value's. Each
+    /// number that it finds may be damaged, so that something else must speak for it: otherwise all values before it would be skipped.
+    fn newest_behind(&mut self, memory: &Region, head: Sequence) -> Option<Sequence> {
+        let next = self.last.next();
+        let named = self.newest_named(memory);
+        let hot = named.unwrap_or(Sequence::NONE);
+        // The head stamp of the next value may be damaged. Then only the hot line names it. The hot line may be damaged too, so its value
+        // must be in a slot.
+        let named = named.filter(|named| self.is_plausible_hot(memory, *named));
+        let is_head = head == next || head > next && self.is_plausible_head(memory, head, hot);
+        let newest = named.max(is_head.then_some(head));
+        self.empty_left = if newest.is_none() { limits::EMPTY_POLLS_MAX } else { self.empty_left };
+        newest
     }
 
     /// The newest sequence by the hot line, if it is newer than the last one.
@@ -172,7 +195,7 @@ impl StateReader {
             // If it cannot be read, it is sought again at once.
             return Some(newest);
         }
-        self.empty_left = POLLS_MAX;
+        self.empty_left = limits::EMPTY_POLLS_MAX;
         None
     }
 
@@ -254,14 +277,14 @@ impl StateReader {
 
     /// Counts a failed copy. Returns an error after enough of them: a damaged value
     /// is reported once and skipped; one that kept changing is retried by the next call. The newest value
-    /// is never the one being overwritten, so a copy of it that fails each time is of a damaged one, unless it `is_passed`: no longer
-    /// the newest. Where words may arrive late, it must also fail for a while.
+    /// is never the one being overwritten, so a copy of it that fails each time is of a damaged one, unless it is no longer the newest.
+    /// Where words may arrive late, which the time says, it must also fail for a while.
     fn retry(
         &mut self,
         sequence: Sequence,
         rejection: SlotRejection,
         now_ns: Option<u64>,
-        is_passed: impl FnOnce() -> bool,
+        memory: &Region,
     ) -> Result<(), ReadFailure> {
         self.attempts += 1;
         if self.suspect.replace(sequence) == Some(sequence) {
@@ -276,14 +299,18 @@ impl StateReader {
         }
         let attempts = std::mem::take(&mut self.attempts);
         let settled = |now_ns: u64| now_ns.saturating_sub(self.suspect_since_ns) >= limits::DAMAGE_SETTLED_NS;
-        if self.suspicions < attempts || !now_ns.is_none_or(settled) || is_passed() {
+        // Acquire: as in `newest`. No value is named while the publisher overwrites the newest one of a landing region.
+        let hot = Sequence::new(memory.load_acquire(HOT_SEQUENCE));
+        let is_passed = hot == Sequence::NONE || hot > sequence;
+        if self.suspicions < attempts || !now_ns.map_or(!is_passed, settled) {
             return Err(ReadFailure::Contended { attempts });
         }
-        Err(self.reject(sequence, rejection))
+        Err(self.reject(sequence, rejection, memory))
     }
 
     /// Skips a damaged value; returns how it is damaged.
-    fn reject(&mut self, sequence: Sequence, rejection: SlotRejection) -> ReadFailure {
+    fn reject(&mut self, sequence: Sequence, rejection: SlotRejection, memory: &Region) -> ReadFailure {
+        self.note_reported(memory, sequence);
         let skipped = self.skipped(sequence);
         self.unreported = self.unreported.saturating_add(skipped);
         self.counts.conflated = self.counts.conflated.saturating_add(skipped);
@@ -321,6 +348,9 @@ impl Reader for StateReader {
     }
 
     fn resume(&mut self, before: &mut Self, is_same_epoch: bool) {
+        if is_same_epoch && before.has_reported() {
+            before.go_back();
+        }
         self.counts.add(&before.counts);
         self.unproven.is_off |= before.unproven.is_off;
         // The next publisher may have a value that could not be received from the one before.
@@ -349,11 +379,7 @@ impl Reader for StateReader {
             let Some(sequence) = self.newest(memory) else { return Ok(None) };
             match self.take(memory, sequence) {
                 Ok(taken) => return Ok(Some(taken)),
-                Err(rejection) => self.retry(sequence, rejection, None, || {
-                    // Acquire: as in `newest`. No value is named while the publisher overwrites the newest one of a landing region.
-                    let newest = Sequence::new(memory.load_acquire(HOT_SEQUENCE));
-                    newest == Sequence::NONE || newest > sequence
-                })?,
+                Err(rejection) => self.retry(sequence, rejection, None, memory)?,
             }
             spin(self.attempts);
         }
@@ -374,10 +400,15 @@ impl Reader for StateReader {
 
     /// Plans a fetch to find the newest value. A reader that keeps up fetches the value after the last one, and the head stamp
     /// of the one after that: usually one contiguous range. Otherwise it fetches the hot line and, as a guess, that value. A
-    /// long value is not fetched before it is known to exist: that would cost every fetch that finds nothing new.
+    /// long value is not fetched before it is known to exist: that would cost every fetch that finds nothing new. After a damaged value
+    /// its header is fetched again.
     fn plan(&mut self) -> Fetch<Expected> {
         if self.is_unproven() {
             return self.proof(self.last_len);
+        }
+        if self.has_reported() {
+            let ranges = [HOT_LINE, self.geometry.slot_range(self.last, 0)];
+            return Fetch { ranges, purpose: Expected::Newest };
         }
         let next = self.last.next();
         let slot = self.geometry.slot_range(next, self.last_len);
@@ -406,6 +437,7 @@ impl Reader for StateReader {
     ) -> Result<Finding<Expected>, ReadFailure> {
         if fetched.purpose != Expected::Next {
             self.said = Sequence::new(mirror.load(HOT_SEQUENCE));
+            self.reconsider(mirror);
         }
         if let Expected::Proof(sequence) = fetched.purpose
             && let Some(more) = self.prove(mirror, fetched, sequence)?
@@ -439,14 +471,15 @@ impl Reader for StateReader {
         let next = Fetch { ranges: [HOT_LINE, needed], purpose: Expected::Known(sequence) };
         let covers = |got: &ByteRange| got.offset == needed.offset && got.len >= needed.len;
         let sequence = match fetched.purpose {
-            Expected::Known(known) if known > self.last => known,
+            // Unless the hot line was damaged when it named that.
+            Expected::Known(known) if known > self.last && known <= sequence => known,
             _ if fetched.ranges().iter().any(covers) => sequence,
             _ => return Ok(Finding::More(next)),
         };
         match self.take(mirror, sequence) {
             Ok(taken) => Ok(Finding::Taken(taken)),
             Err(rejection) => {
-                self.retry(sequence, rejection, Some(now_ns), || false)?;
+                self.retry(sequence, rejection, Some(now_ns), mirror)?;
                 Ok(Finding::More(next))
             }
         }
@@ -454,8 +487,12 @@ impl Reader for StateReader {
 
     /// No value before the one that was the newest at the time of the grant counts as missed.
     fn give_up(&mut self, last: Sequence) -> Option<(Sequence, u64)> {
+        if self.has_reported() && self.last > last {
+            // There is no such value.
+            self.go_back();
+        }
         let (first, count) = unread(self.last, self.first, last)?;
-        (self.last, self.unreceived) = (last, last);
+        (self.last, self.unreceived, self.reported) = (last, last, Reported::default());
         // Nothing compares an earlier value with the repository any more.
         self.unproven.slot.clear();
         self.counts.cut_off = self.counts.cut_off.saturating_add(count);

@@ -18,6 +18,7 @@ use crate::repository::{
 };
 
 mod landing;
+mod mistaken;
 
 const TOPIC: TopicId = TopicId::new(77);
 

@@ -232,10 +232,15 @@ impl TableReader {
     }
 
     /// Records that the entry of a cell is damaged.
-    pub(super) fn suspect(&mut self, cell: usize) {
+    pub(super) fn suspect(&mut self, cell: usize, stamp: Stamp) {
+        let is_wanted = self.wanted.has(cell);
         if let Some(known) = self.cells.get_mut(cell) {
+            // Passes have not read the changes of a key that nobody wants. That is no wrong read.
+            if !is_wanted && stamp.sequence() <= self.floor {
+                known.version = stamp;
+            }
             // Its key may be another one, which may be wanted: the next entry shows.
-            known.has_key &= self.wanted.has(cell);
+            known.has_key &= is_wanted;
         }
         self.wanted.set(cell, true);
         self.suspects.insert(cell);

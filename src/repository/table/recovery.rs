@@ -7,7 +7,7 @@ use super::writer::TableWriter;
 use crate::id::Sequence;
 use crate::layout::WORD;
 use crate::layout::header::{HOT_PUBLISHED, HOT_SEQUENCE, StaticHeader};
-use crate::layout::table::{EntryCheck, HOT_KEYS, Stamp, TableGeometry};
+use crate::layout::table::{EntryCheck, HOT_KEYS, SLOT_RUN, Stamp, TableGeometry};
 use crate::memory::Region;
 use crate::repository::{Continued, Damage, Recover, Writer};
 
@@ -82,17 +82,20 @@ impl Cells {
             self.restored.push((offset, committed));
         }
         if committed == Stamp::NONE {
-            // A cell that never had a key begins with slot 1, and is untouched unless its first entry is lost.
-            let is_untouched =
-                self.stamp_in(cell, Stamp::NONE.other()) == Stamp::NONE && version == Stamp::NONE;
-            return Ok((if is_untouched { Stamp::NONE } else { Stamp::NONE.after_loss() }, None));
+            // A cell that never had a key begins with slot 1, and is untouched unless its first entry is lost, perhaps while it was written
+            // over another lost one.
+            let first = Stamp::NONE.other();
+            let lost = self.stamp_in(cell, first);
+            let lens = self.region.load(self.geometry.slot_offset(cell, first) + SLOT_RUN);
+            let is_untouched = lost == Stamp::NONE && version == Stamp::NONE && lens == 0;
+            return Ok((if is_untouched { Stamp::NONE } else { Stamp::NONE.after_lost(lost) }, None));
         }
         let entry = self.copy.take(&self.region, cell, committed).map_err(|_| damage)?;
         self.newest = self.newest.max(committed.sequence());
         self.published_ns = self.published_ns.max(Some(entry.header.published_ns));
         let lost = self.stamp_in(cell, committed.other());
         let is_whole = lost != Stamp::NONE && lost.sequence() <= self.last;
-        Ok((if is_whole { committed } else { committed.after_loss() }, Some(entry)))
+        Ok((if is_whole { committed } else { committed.after_lost(lost) }, Some(entry)))
     }
 
     /// The stamp in the slot that this one names.

@@ -1,4 +1,4 @@
-use super::entry::Choice;
+use super::entry::{Choice, committed};
 use super::reader::TableReader;
 use super::scan::{Left, PassEnd, Scan, Scanned};
 use crate::id::{Meta, Sequence};
@@ -84,6 +84,7 @@ impl SnapshotScan {
         memory: &Region,
         arriving_ns: Option<u64>,
     ) -> Option<Sequence> {
+        reader.forget_later_keys(committed(memory));
         let held = &self.held;
         let has_changed = |cell: usize, version| held.get(cell).is_some_and(|held| held.stamp != version);
         let scanned = self.scan.advance(memory, &reader.goal(self.floor), has_changed);
@@ -200,7 +201,7 @@ impl SnapshotScan {
                 } else {
                     let Held { begin, room, .. } = *held;
                     *held = Held { stamp, begin, room, is_damaged: true, ..Held::default() };
-                    reader.suspect(cell);
+                    reader.suspect(cell, stamp);
                 }
             }
         }

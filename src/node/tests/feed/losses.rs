@@ -167,3 +167,18 @@ fn table_that_seemed_to_be_ahead_stops_nothing_for_good() {
     assert_eq!(values, [("b".to_owned(), Some(1)), ("x".to_owned(), Some(2))]);
     assert!(!follower.is_recovering());
 }
+
+/// What it knows of keys is from the table that seemed to be ahead.
+#[test]
+fn keys_that_are_added_after_the_table_seemed_to_be_ahead_are_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
+    let mut publisher = publisher_of_two(&publishing);
+    publisher.pretend(1 << 40);
+    let mut follower = subscriber(&subscribing, Delivery::Pull);
+    assert!(values(&mut follower).is_empty());
+    publisher.publish("x", &2, &2).unwrap();
+    assert_eq!(values(&mut follower).len(), 2);
+    publisher.publish("z", &3, &3).unwrap();
+    assert_eq!(follower.get("z").unwrap().map(|sample| sample.value), Some(3));
+}

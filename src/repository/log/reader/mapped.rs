@@ -20,9 +20,6 @@ use crate::memory::Region;
 use crate::repository::{LossReason, ReadFailure, Reader as _, Taken};
 use crate::sync::atomic::{Ordering, fence};
 
-/// Empty polls until the hot line is read again.
-const POLLS_MAX: u32 = 256;
-
 /// Records found by polling, one after another, until the hot line is read: a reader that is far behind copies many at a time.
 const FOUND_MAX: u32 = 1024;
 
@@ -127,7 +124,7 @@ impl LogReader {
         }
         self.polling.found_left = FOUND_MAX;
         if word != 0 || self.polling.empty_left == 0 || memory.load(START_AGAIN) > self.position {
-            self.polling.empty_left = POLLS_MAX;
+            self.polling.empty_left = limits::EMPTY_POLLS_MAX;
             return Polled::Unclear;
         }
         self.polling.empty_left -= 1;

@@ -1,6 +1,6 @@
 //! Tables.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{
@@ -28,6 +28,28 @@ struct Tables {
     /// What it is after each commit.
     history: BTreeMap<u64, Map>,
     received: Map,
+    /// The cells and stamps of entries that are lost.
+    lost: BTreeSet<(usize, u64)>,
+}
+
+impl Tables {
+    /// Notes the entries that no commit has.
+    fn note_lost(&mut self, newest: Sequence) {
+        for cell in 0..self.geometry.capacity() {
+            for slot in 0..2 {
+                let stamp = self.region.load(self.geometry.slot_offset(cell, Stamp::new(slot)));
+                if Stamp::new(stamp).sequence() > newest {
+                    self.lost.insert((cell, stamp));
+                }
+            }
+        }
+    }
+
+    /// Whether a version names an entry that was lost: the next one with its sequence has another revision.
+    fn names_lost(&self) -> bool {
+        let version = |cell: usize| self.region.load(self.geometry.version_offset(cell));
+        (0..self.geometry.capacity()).any(|cell| self.lost.contains(&(cell, version(cell))))
+    }
 }
 
 pub(super) fn value(sequence: u64, key: &[u8]) -> Vec<u8> {
@@ -62,7 +84,7 @@ impl Scenario for Tables {
         let writer = TableWriter::new(Arc::clone(&region), geometry, &line);
         let reader = TableReader::new(geometry, (Epoch::FIRST, TOPIC), Sequence::NONE);
         let history = BTreeMap::from([(0, Map::new())]);
-        Self { writer, region, line, reader, geometry, history, received: Map::new() }
+        Self { writer, region, line, reader, geometry, history, received: Map::new(), lost: BTreeSet::new() }
     }
 
     fn publish(&mut self, number: u64) {
@@ -100,6 +122,7 @@ impl Scenario for Tables {
     }
 
     fn recover(&mut self) {
+        self.note_lost(Sequence::new(self.region.load(HOT_SEQUENCE)));
         self.writer = recovered(&self.region, self.geometry, &self.line, None);
         let newest = self.writer.last();
         assert!(newest >= self.reader.last(), "a subscriber has received what is lost");
@@ -108,6 +131,7 @@ impl Scenario for Tables {
     }
 
     fn check_held(&self) {
+        assert!(!self.names_lost(), "two entries have the same stamp");
         let mut late = TableReader::new(self.geometry, (Epoch::FIRST, TOPIC), Sequence::NONE);
         let mut held = Map::new();
         take_all(&mut late, &self.region, &mut held);

@@ -41,6 +41,9 @@ impl StateReader {
         now_ns: impl Fn() -> u64,
     ) -> Result<Option<Taken>, ReadFailure> {
         loop {
+            if self.has_reported() {
+                self.reconsider(memory);
+            }
             let walk = self.walk(memory);
             if walk.newest == self.last {
                 return Ok(None);
@@ -50,7 +53,7 @@ impl StateReader {
                 Err(rejection) => rejection,
             };
             if self.has_settled(walk.newest, now_ns()) {
-                return Err(self.reject(walk.newest, rejection));
+                return Err(self.reject(walk.newest, rejection, memory));
             }
             if walk.before <= self.last || !self.is_headed(memory, walk.before) {
                 return Ok(None);
@@ -64,7 +67,7 @@ impl StateReader {
 
     /// Reads the slot after the last value's, and continues while each slot has the next value, once
     /// around at most. If a slot has a later value, because this reader was overtaken, it continues from there,
-    /// or from the hot line's value if that is newer.
+    /// or from the hot line's value if that is newer. A head stamp that nothing else speaks for is damaged, and counts as none.
     #[inline]
     fn walk(&self, memory: &Region) -> SlotWalk {
         let mut walk = SlotWalk { newest: self.last, before: self.last };
@@ -78,6 +81,8 @@ impl StateReader {
             let head = Sequence::new(memory.load_acquire(self.geometry.slot_offset(next)));
             if head != next {
                 let hot = Sequence::new(memory.load_acquire(HOT_SEQUENCE));
+                let is_head = head > next && self.is_plausible_head(memory, head, hot);
+                let head = if is_head { head } else { Sequence::NONE };
                 if head.max(hot) < next {
                     break;
                 }
@@ -92,11 +97,6 @@ impl StateReader {
             walk.before = beside;
         }
         walk
-    }
-
-    /// Whether the slot of this sequence has its head stamp.
-    fn is_headed(&self, memory: &Region, sequence: Sequence) -> bool {
-        memory.load_acquire(self.geometry.slot_offset(sequence)) == sequence.get()
     }
 
     /// Copies the slot of this sequence and checks the copy, if it has both stamps: an incomplete value

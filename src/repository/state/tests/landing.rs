@@ -341,6 +341,33 @@ fn an_incomplete_value_is_skipped_when_the_next_one_has_arrived() {
     assert_eq!(landed.reader.counts().rejected, 0);
 }
 
+/// The hot line stays as it is until the publisher writes it again.
+#[test]
+fn reader_goes_back_from_a_number_that_no_value_has() {
+    const FAR: u64 = 1 << 40;
+    for lead in [1, 3, 9] {
+        let mut landed = Landed::new(8);
+        landed.write();
+        landed.name(1);
+        assert_eq!(landed.receive(), Ok(Some((1, 0))));
+        // A head stamp that nothing else speaks for is not followed.
+        let slot = landed.slot(2);
+        landed.region.store(slot, landed.region.load(slot) ^ FAR + 2);
+        for _ in 0..10 {
+            landed.now_ns += ARRIVAL_SETTLED_NS;
+            assert_eq!(landed.receive(), Ok(None));
+        }
+        landed.name(FAR);
+        landed.expect_report(FAR, |failure| matches!(failure, ReadFailure::BrokenStamps { .. }));
+        landed.write_all(lead);
+        let newest = 1 + lead;
+        assert_eq!(landed.receive(), Ok(Some((newest, lead - 1))));
+        landed.write();
+        assert_eq!(landed.receive(), Ok(Some((newest + 1, 0))));
+        assert_eq!(landed.reader.counts().conflated, lead - 1);
+    }
+}
+
 /// Whatever a publisher writes, a read ends, accepts no invalid value, and advances.
 #[test]
 fn hostile_memory_never_verifies_and_never_stalls_a_read() {

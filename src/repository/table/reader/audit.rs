@@ -67,6 +67,16 @@ impl TableReader {
         if newest < self.done {
             self.begin_again(newest);
         }
+        self.forget_later_keys(newest);
+    }
+
+    /// Learns all keys again if those of a commit are known that there is not: a hot line was damaged when a snapshot or a lookup read it.
+    /// Changes are not read up to there.
+    #[inline]
+    pub(in crate::repository::table) fn forget_later_keys(&mut self, newest: Sequence) {
+        if newest < self.keys_done {
+            self.keys_done = Sequence::NONE;
+        }
     }
 
     /// Reads the whole table again, because what was read of it after this commit, at least, is wrong.

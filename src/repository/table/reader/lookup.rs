@@ -7,7 +7,7 @@ use crate::layout::{ByteRange, WORD};
 use crate::limits;
 use crate::memory::Region;
 use crate::repository::reader::HOT_LINE;
-use crate::repository::table::entry::{CellMemory, Choice, Entry};
+use crate::repository::table::entry::{CellMemory, Choice, Entry, committed};
 use crate::repository::table::scan::{Goal, Left, PassEnd, Scan, Scanned};
 use crate::repository::{ReadFailure, Taken};
 
@@ -90,6 +90,7 @@ impl TableReader {
     /// Continues to learn keys after the fetch of a step, into a mirror unless `is_mapped`. Returns once it is over whether all keys
     /// are known that were committed when this began.
     pub(crate) fn step_keys(&mut self, scan: &mut Scan, memory: &Region, is_mapped: bool) -> Option<bool> {
+        self.forget_later_keys(committed(memory));
         let keys_done = self.keys_done;
         let scanned = scan.advance(memory, &self.keys_goal(), |_, version| version.sequence() > keys_done);
         let end = match scanned {

@@ -173,3 +173,93 @@ fn all_keys_are_taken_once_more_and_nothing_is_complete_before() {
         assert_eq!(fetching.reader.counts().conflated, 0);
     }
 }
+
+/// Takes everything that a reader of the world's memory finds. Returns the keys.
+fn take_all(reader: &mut TableReader, world: &World) -> Vec<Vec<u8>> {
+    let mut keys = Vec::new();
+    loop {
+        match reader.poll(&world.region).expect("no wanted key is damaged") {
+            Some(change) => {
+                let key_len = reader.changed().key_len;
+                keys.push(reader.verified(change).payload[..key_len].to_vec());
+            }
+            None if !reader.has_more() => return keys,
+            None => {}
+        }
+    }
+}
+
+/// Reads all keys while a commit seems to be the newest that there is not.
+fn read_ahead(world: &World, reader: &mut TableReader, is_snapshot: bool) {
+    world.writer.pretend(Sequence::new(1 << 40));
+    if is_snapshot {
+        snapshot(reader, &world.region);
+    } else {
+        assert_eq!(look_up(reader, &world.region, b"-"), None);
+    }
+}
+
+#[test]
+fn keys_are_found_after_the_table_seemed_to_be_ahead() {
+    for is_snapshot in [true, false] {
+        let mut world = World::new(4, 4, 1);
+        put(&mut world, b"x");
+        let mut reader = world.reader();
+        read_ahead(&world, &mut reader, is_snapshot);
+        put(&mut world, b"z");
+        assert!(look_up(&mut reader, &world.region, b"z").is_some(), "{is_snapshot}");
+    }
+}
+
+#[test]
+fn wanted_key_of_a_reused_cell_is_received_after_the_table_seemed_to_be_ahead() {
+    for is_snapshot in [true, false] {
+        for is_changed in [true, false] {
+            let mut world = World::new(4, 4, 1);
+            put(&mut world, b"x");
+            put(&mut world, b"b");
+            let mut reader = world.reader();
+            reader.set_interest(Interest::Those(Box::new(|key| key != b"x")));
+            assert_eq!(take_all(&mut reader, &world), [b"b"]);
+            read_ahead(&world, &mut reader, is_snapshot);
+            world.writer.room()[..1].copy_from_slice(b"x");
+            assert!(world.writer.stage_removal(1, 1) && world.writer.commit(1).is_some());
+            put(&mut world, b"w");
+            if is_changed {
+                assert_eq!(take_all(&mut reader, &world), [b"w"]);
+            }
+            let (_, table) = snapshot(&mut reader, &world.region);
+            assert_eq!(table.keys().collect::<Vec<_>>(), [b"b", b"w"]);
+        }
+    }
+}
+
+/// Its changes were not read, because nobody wants them.
+#[test]
+fn damaged_entry_of_an_unwanted_key_is_no_wrong_read() {
+    let mut world = World::new(4, 4, 1);
+    put(&mut world, b"x");
+    put(&mut world, b"b");
+    let mut reader = world.reader();
+    reader.set_interest(Interest::Those(Box::new(|key| key != b"x")));
+    assert_eq!(take_all(&mut reader, &world), [b"b"]);
+    put(&mut world, b"x");
+    world.writer.room()[..1].copy_from_slice(b"x");
+    world.writer.damage(1);
+    assert!(take_all(&mut reader, &world).is_empty());
+    // The snapshot reads every cell of its page.
+    put(&mut world, b"n");
+    assert_eq!(snapshot(&mut reader, &world.region).1.len(), 2);
+    assert_eq!(reader.suspect_count(), 1);
+    assert_eq!(take_all(&mut reader, &world), [b"n"]);
+    for _ in 0..2 * limits::TABLE_PASS_AUDIT_ONE_IN {
+        put(&mut world, b"b");
+        assert_eq!(take_all(&mut reader, &world), [b"b"]);
+    }
+    assert!(!reader.take_misread());
+    assert_eq!((reader.counts().rejected, reader.suspect_count()), (0, 1));
+    // The next entry of its cell shows whose it is.
+    put(&mut world, b"x");
+    assert!(take_all(&mut reader, &world).is_empty());
+    assert_eq!(reader.suspect_count(), 0);
+}

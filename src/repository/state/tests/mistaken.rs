@@ -1,0 +1,226 @@
+//! Readers of memory that names a value which is not there.
+
+use super::*;
+
+/// A damaged number: the slot is that of the number itself.
+const FAR: u64 = 1 << 40;
+
+/// A reader of a repository that is damaged.
+struct Damaged {
+    writer: StateWriter,
+    region: Arc<Region>,
+    mirror: Region,
+    reader: StateReader,
+    now_ns: u64,
+}
+
+/// The result of a read: the sequence, and how many values were skipped before it.
+type Read = Result<Option<(u64, u64)>, ReadFailure>;
+
+impl Damaged {
+    /// Twenty values were published in eight slots, and received.
+    fn new() -> Self {
+        let writer = writer(8, 72);
+        let (reader, region) = (reader(&writer), Arc::clone(writer.region()));
+        let mirror = Region::allocate(region.len(), Protection::PeersWrite).unwrap();
+        let mut damaged = Self { writer, region, mirror, reader, now_ns: 0 };
+        for sequence in 1..=20 {
+            damaged.publish();
+            assert_eq!(damaged.poll(), Ok(Some((sequence, 0))));
+        }
+        damaged
+    }
+
+    fn publish(&mut self) {
+        let sequence = self.writer.last().next().get();
+        self.writer.publish(&payload(sequence, 72), 1, sequence).unwrap();
+    }
+
+    /// Makes the hot line name this value.
+    fn name(&self, sequence: u64) {
+        self.region.store(HOT_SEQUENCE, sequence);
+    }
+
+    fn slot(&self, sequence: u64) -> usize {
+        self.writer.geometry().slot_offset(Sequence::new(sequence))
+    }
+
+    fn taken(&self, taken: crate::repository::Taken) -> (u64, u64) {
+        let verified = self.reader.verified(taken);
+        let sequence = verified.meta.sequence.get();
+        assert_eq!(verified.payload, payload(sequence, 72));
+        (sequence, verified.conflated)
+    }
+
+    fn poll(&mut self) -> Read {
+        let taken = self.reader.poll(&self.region)?;
+        Ok(taken.map(|taken| self.taken(taken)))
+    }
+
+    /// Polls for long. Returns the failures; there is no value.
+    fn poll_in_vain(&mut self) -> Vec<ReadFailure> {
+        let outcomes = (0..1000).map(|_| self.poll().transpose());
+        outcomes.flatten().map(|outcome| outcome.expect_err("nothing was published")).collect()
+    }
+
+    /// Fetches until something is found.
+    fn fetch(&mut self) -> Read {
+        let mut fetch = self.reader.plan();
+        for _ in 0..1000 {
+            for range in fetch.ranges() {
+                let words = (range.offset..range.offset + range.len).step_by(8);
+                words.for_each(|word| self.mirror.store(word, self.region.load(word)));
+            }
+            self.now_ns += 1_000_000;
+            fetch = match self.reader.check(&self.mirror, &fetch, self.now_ns) {
+                Ok(Finding::Taken(taken)) => return Ok(Some(self.taken(taken))),
+                Ok(Finding::More(next)) => next,
+                Ok(_) => return Ok(None),
+                Err(ReadFailure::Contended { .. }) => self.reader.plan(),
+                Err(failure) => return Err(failure),
+            };
+        }
+        panic!("neither a value nor a failure");
+    }
+}
+
+fn broken(sequence: u64) -> ReadFailure {
+    ReadFailure::BrokenStamps { sequence: Sequence::new(sequence) }
+}
+
+/// It is the stamp of the slot that it is in, and the hot line says that there is no such value.
+#[test]
+fn damaged_head_stamp_is_not_followed() {
+    let mut damaged = Damaged::new();
+    let slot = damaged.slot(21);
+    damaged.region.store(slot, damaged.region.load(slot) ^ FAR);
+    assert_eq!(damaged.poll_in_vain(), []);
+    damaged.publish();
+    assert_eq!(damaged.poll(), Ok(Some((21, 0))));
+    // That of a slot behind the next one, too.
+    let slot = damaged.slot(23);
+    damaged.region.store(slot, damaged.region.load(slot) ^ FAR);
+    assert_eq!(damaged.poll_in_vain(), []);
+    damaged.publish();
+    assert_eq!(damaged.poll(), Ok(Some((22, 0))));
+    assert_eq!((damaged.reader.counts().conflated, damaged.reader.counts().rejected), (0, 0));
+}
+
+#[test]
+fn damaged_hot_line_is_not_followed_by_a_reader_that_is_behind() {
+    let mut damaged = Damaged::new();
+    (0..2).for_each(|_| damaged.publish());
+    damaged.name(FAR);
+    assert_eq!(damaged.poll(), Ok(Some((21, 0))));
+    assert_eq!(damaged.poll(), Ok(Some((22, 0))));
+    assert_eq!(damaged.poll_in_vain(), []);
+    // It was overtaken.
+    (0..20).for_each(|_| damaged.publish());
+    damaged.name(FAR);
+    let (sequence, _) = damaged.poll().unwrap().expect("a value");
+    assert!((23..=42).contains(&sequence));
+    damaged.publish();
+    assert_eq!(damaged.poll().map(|read| read.map(|(sequence, _)| sequence)), Ok(Some(43)));
+}
+
+#[test]
+fn damaged_hot_line_is_not_followed_by_a_reader_that_begins() {
+    let mut damaged = Damaged::new();
+    damaged.reader = reader(&damaged.writer);
+    damaged.name(FAR);
+    assert_eq!(damaged.poll_in_vain(), []);
+    damaged.publish();
+    assert_eq!(damaged.poll(), Ok(Some((21, 0))));
+}
+
+/// The next value may be there, and its head stamp be damaged. It is reported once, and received where it appears after all.
+#[test]
+fn value_that_damaged_memory_named_before_it_was_published_is_received() {
+    for is_stamp in [false, true] {
+        for lead in 1..=3 {
+            let mut damaged = Damaged::new();
+            if is_stamp {
+                damaged.region.store(damaged.slot(21), 21);
+            } else {
+                damaged.name(21);
+            }
+            assert_eq!(damaged.poll_in_vain(), [broken(21)]);
+            (0..lead).for_each(|_| damaged.publish());
+            assert_eq!(damaged.poll(), Ok(Some((20 + lead, lead - 1))), "{is_stamp}");
+            assert_eq!(damaged.reader.counts().conflated, lead - 1);
+        }
+    }
+}
+
+#[test]
+fn fetching_reader_goes_back_from_a_damaged_hot_line() {
+    let mut damaged = Damaged::new();
+    damaged.reader = reader(&damaged.writer);
+    assert_eq!(damaged.fetch(), Ok(Some((20, 0))));
+    (0..3).for_each(|_| damaged.publish());
+    assert_eq!(damaged.fetch(), Ok(Some((23, 2))));
+    damaged.name(FAR);
+    assert_eq!(damaged.fetch(), Err(broken(FAR)));
+    (0..10).for_each(|_| assert_eq!(damaged.fetch(), Ok(None)));
+    damaged.publish();
+    assert_eq!(damaged.fetch(), Ok(Some((24, 0))));
+    assert_eq!(damaged.fetch(), Ok(None));
+    assert_eq!((damaged.reader.counts().conflated, damaged.reader.counts().rejected), (2, 1));
+}
+
+/// The hot line is right again when the slot is fetched.
+#[test]
+fn fetching_reader_forgets_a_number_that_the_hot_line_does_not_name_any_more() {
+    let mut damaged = Damaged::new();
+    damaged.reader = reader(&damaged.writer);
+    let fetch = damaged.reader.plan();
+    damaged.mirror.store(HOT_SEQUENCE, FAR);
+    let Ok(Finding::More(_)) = damaged.reader.check(&damaged.mirror, &fetch, 1) else { panic!("a number") };
+    assert_eq!(damaged.fetch(), Ok(Some((20, 0))));
+    let fetch = damaged.reader.plan();
+    assert_eq!(damaged.fetch(), Ok(None));
+    damaged.publish();
+    damaged.mirror.store(damaged.slot(21), FAR);
+    let Ok(Finding::More(mut fetch)) = damaged.reader.check(&damaged.mirror, &fetch, 1) else {
+        panic!("a number")
+    };
+    damaged.mirror.store(HOT_SEQUENCE, FAR);
+    for _ in 0..2 {
+        let Ok(Finding::More(next)) = damaged.reader.check(&damaged.mirror, &fetch, 1) else {
+            panic!("{fetch:?}")
+        };
+        fetch = next;
+        damaged.mirror.store(HOT_SEQUENCE, 21);
+    }
+    assert_eq!(damaged.fetch(), Ok(Some((21, 0))));
+}
+
+/// The values that it lacks are reported at the end.
+#[test]
+fn values_before_a_number_that_was_named_in_vain_are_cut_off_at_the_end() {
+    let mut damaged = Damaged::new();
+    damaged.reader = reader(&damaged.writer);
+    damaged.name(FAR);
+    assert_eq!(damaged.fetch(), Err(broken(FAR)));
+    assert_eq!(damaged.reader.give_up(Sequence::new(20)), Some((Sequence::new(1), 20)));
+    assert_eq!((damaged.reader.last().get(), damaged.reader.counts().cut_off), (20, 20));
+}
+
+#[test]
+fn number_that_was_named_in_vain_is_forgotten_by_the_next_subscription() {
+    let mut damaged = Damaged::new();
+    damaged.reader = reader(&damaged.writer);
+    assert_eq!(damaged.fetch(), Ok(Some((20, 0))));
+    (0..2).for_each(|_| damaged.publish());
+    assert_eq!(damaged.fetch(), Ok(Some((22, 1))));
+    damaged.name(FAR);
+    assert_eq!(damaged.fetch(), Err(broken(FAR)));
+    let mut next = reader(&damaged.writer);
+    next.resume(&mut damaged.reader, true);
+    damaged.reader = next;
+    damaged.name(22);
+    assert_eq!(damaged.fetch(), Ok(None));
+    damaged.publish();
+    assert_eq!(damaged.fetch(), Ok(Some((23, 0))));
+    assert_eq!(damaged.reader.counts().conflated, 1);
+}

@@ -121,14 +121,14 @@ pub const SESSIONS_MAX: usize = 4096;
 pub const SESSIONS_DEFAULT: usize = 1024;
 /// How many of them one peer may have, a process of this host or another host, unless [`PeerLimits`](crate::PeerLimits) say otherwise.
 pub const SESSIONS_PER_PEER_DEFAULT: usize = 256;
-/// One part of so many of a node's sessions on its host is not for the processes of one user.
+/// The number of a node's sessions on its host, divided by this, is not for the processes of one user.
 pub(crate) const SESSIONS_OTHER_USERS_PARTS: usize = 16;
 /// Descriptors that a session takes at the node that serves it: on its host, and over RDMA.
 pub(crate) const SESSION_FILES: usize = 1;
 pub(crate) const RDMA_SESSION_FILES: usize = 6;
 /// Memory that a session over RDMA locks, bytes: its messages.
 pub(crate) const SESSION_LOCKED_LEN: usize = 144 * 1024;
-/// Of its descriptors, and of the memory that it may lock, a process keeps one part of so many from its peers.
+/// A process keeps from its peers the number of descriptors that it may have, and the memory that it may lock, divided by these.
 pub(crate) const FILES_KEPT_PARTS: usize = 4;
 pub(crate) const LOCKED_KEPT_PARTS: usize = 2;
 /// Sessions for which there is a place however few descriptors, and however little memory to be locked, a process may have.

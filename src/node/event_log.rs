@@ -10,12 +10,12 @@ use crate::sync::Mutex;
 #[derive(Debug, Default)]
 pub(crate) struct TracingSink {
     /// The kinds that have happened.
-    kinds: Mutex<BTreeMap<Kind, Second>>,
+    kinds: Mutex<BTreeMap<Limited, Second>>,
 }
 
 /// A kind of events that peers can cause, and that have a level of `info` or above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+enum Limited {
     PeerRejected,
     Refused,
     NoticesUnavailable,
@@ -26,7 +26,7 @@ enum Kind {
     Trouble,
 }
 
-impl Kind {
+impl Limited {
     /// The kind of an event; `None` if peers cannot cause many, or it is for those who debug.
     fn of(event: &Event) -> Option<Self> {
         match event {
@@ -76,7 +76,7 @@ impl Second {
 
 impl TracingSink {
     /// Returns whether an event of this kind is written, and how many of which kinds were left out in seconds that are over.
-    fn admit(&self, kind: Option<Kind>, now_ns: u64) -> (bool, Vec<(Kind, u64)>) {
+    fn admit(&self, kind: Option<Limited>, now_ns: u64) -> (bool, Vec<(Limited, u64)>) {
         let mut kinds = self.kinds.lock();
         let over = kinds.iter_mut().filter(|(_, second)| second.omitted > 0 && second.is_over(now_ns));
         let omitted = over.map(|(kind, second)| (*kind, std::mem::take(&mut second.omitted))).collect();
@@ -88,9 +88,9 @@ impl TracingSink {
 impl EventSink for TracingSink {
     fn event(&self, event: &Event) {
         // Without the lock: what takes the records may block, and cause events.
-        let (is_written, omitted) = self.admit(Kind::of(event), SystemClock.monotonic_ns());
+        let (is_written, omitted) = self.admit(Limited::of(event), SystemClock.monotonic_ns());
         for (kind, omitted) in omitted {
-            if kind == Kind::SessionClosed {
+            if kind == Limited::SessionClosed {
                 tracing::info!(target: "fabricast", ?kind, omitted, "more events of this kind were left out");
             } else {
                 tracing::warn!(target: "fabricast", ?kind, omitted, "more events of this kind were left out");
@@ -133,14 +133,14 @@ mod tests {
         let sink = TracingSink::default();
         let begin = 7 * Second::NS;
         for number in 0..limits::EVENTS_LOGGED_MAX + 5 {
-            let (is_written, omitted) = sink.admit(Some(Kind::Refused), begin);
+            let (is_written, omitted) = sink.admit(Some(Limited::Refused), begin);
             assert_eq!((is_written, omitted), (number < limits::EVENTS_LOGGED_MAX, vec![]));
         }
         // Others have limits of their own, or none.
-        assert_eq!(sink.admit(Some(Kind::Trouble), begin), (true, vec![]));
+        assert_eq!(sink.admit(Some(Limited::Trouble), begin), (true, vec![]));
         assert_eq!(sink.admit(None, begin + Second::NS - 1), (true, vec![]));
-        assert_eq!(sink.admit(None, begin + Second::NS), (true, vec![(Kind::Refused, 5)]));
-        assert_eq!(sink.admit(Some(Kind::Refused), begin + Second::NS), (true, vec![]));
+        assert_eq!(sink.admit(None, begin + Second::NS), (true, vec![(Limited::Refused, 5)]));
+        assert_eq!(sink.admit(Some(Limited::Refused), begin + Second::NS), (true, vec![]));
     }
 
     /// Counts records by their texts, and adds up what they say was left out.

@@ -2,7 +2,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Weak};
 
-use self::attaching::tell_refused;
 use self::attachment::{EndedAttachment, Preparing, RevokedAttachment, ServedAttachment};
 use self::audience::Audience;
 use self::tenure::{Tenure, price};
@@ -466,7 +465,7 @@ impl Served {
                 let opened = |offer: Box<dyn Offer>| match offer.open_waker() {
                     Ok(waker) => Some(waker),
                     Err(error) => {
-                        tell_refused(core, self.peer.as_ref(), topic, (reason, &wakes_nobody(&error)));
+                        Self::tell_refused(core, self.peer.as_ref(), topic, (reason, &wakes_nobody(&error)));
                         None
                     }
                 };

@@ -67,7 +67,7 @@ impl Served {
         objection: Objection,
     ) -> Result<(), ControlError> {
         let Objection { reason, text } = objection;
-        tell_refused(core, self.peer.as_ref(), &attach.topic, (reason, &text));
+        Self::tell_refused(core, self.peer.as_ref(), &attach.topic, (reason, &text));
         self.tell_unfit(&attach.topic, reason, &text);
         self.session.refuse(attach.attachment, reason, &text)
     }
@@ -97,6 +97,19 @@ impl Served {
                 _ => self.attach(core, asked),
             };
         }
+    }
+
+    /// Reports a refusal of what this peer asked for at a topic.
+    pub(super) fn tell_refused(
+        core: &NodeCore,
+        peer: Option<&NodeName>,
+        topic: &TopicName,
+        (reason, text): (RefuseReason, &str),
+    ) {
+        let peer = peer.unwrap_or(&core.identity.node).clone();
+        let separator = if text.is_empty() { "" } else { ": " };
+        let (topic, reason) = (topic.to_string(), format!("{reason}{separator}{text}"));
+        core.tell(&Event::Refused { peer, topic, reason });
     }
 
     /// Reports to the dialling thread why the peer was refused.
@@ -208,7 +221,7 @@ impl Served {
             Err(Objection { reason, text }) => {
                 if let Some(attachment) = self.attachments.get(&id) {
                     let topic = &attachment.topic.name;
-                    tell_refused(&serving.core, self.peer.as_ref(), topic, (reason, &text));
+                    Self::tell_refused(&serving.core, self.peer.as_ref(), topic, (reason, &text));
                     self.tell_unfit(topic, reason, &text);
                 }
                 self.session.refuse(id, reason, &text)
@@ -317,17 +330,4 @@ fn settle(invitation: &mut Option<Pending>, attachment: &mut ServedAttachment) -
         None => Ok(()),
         Some(_) => Err(Objection::new(RefuseReason::NotPermitted, GIVEN_UP)),
     }
-}
-
-/// Reports a refusal of what this peer asked for at a topic.
-pub(super) fn tell_refused(
-    core: &NodeCore,
-    peer: Option<&NodeName>,
-    topic: &TopicName,
-    (reason, text): (RefuseReason, &str),
-) {
-    let peer = peer.unwrap_or(&core.identity.node).clone();
-    let separator = if text.is_empty() { "" } else { ": " };
-    let (topic, reason) = (topic.to_string(), format!("{reason}{separator}{text}"));
-    core.tell(&Event::Refused { peer, topic, reason });
 }

@@ -29,7 +29,7 @@ pub enum Event {
         /// How its values travel.
         delivery: Delivery,
     },
-    /// A subscriber's request to attach was refused.
+    /// A subscriber's request to attach was refused, or the socket by which it asked to be woken.
     Refused {
         /// The subscriber's node.
         peer: NodeName,
@@ -218,8 +218,9 @@ pub trait EventSink: Debug + Send + Sync {
 }
 
 impl Event {
-    /// Writes it as a `tracing` record with the target `fabricast`, with a level by its kind, as a node does that has no other sink. The
-    /// node writes up to ten events a second of peers that it rejects or refuses, and then how many it has left out.
+    /// Writes it as a `tracing` record with the target `fabricast`, with a level by its kind, as a node does that has no other sink. Of
+    /// each kind that its peers can cause, the node writes up to ten events a second. How many it has left out it writes with its next
+    /// event of any kind, a second later or more.
     ///
     /// ```
     /// use fabricast::{Event, EventSink};

@@ -39,8 +39,8 @@ pub(crate) const KEYS_PER_REQUEST: usize = 8;
 #[cfg(feature = "verbs")]
 pub(crate) const KEYS_PER_UNIT: usize = 8;
 
-/// Events of peers that were rejected or refused which a node writes to the log in each second.
-pub(crate) const REJECTIONS_LOGGED_MAX: u32 = 10;
+/// Events of each kind that peers can cause which a node writes to the log in each second.
+pub(crate) const EVENTS_LOGGED_MAX: u32 = 10;
 
 /// Largest payload a topic may declare, bytes (1 GiB).
 pub const PAYLOAD_LEN_MAX: usize = 1 << 30;
@@ -121,14 +121,14 @@ pub const SESSIONS_MAX: usize = 4096;
 pub const SESSIONS_DEFAULT: usize = 1024;
 /// How many of them one peer may have, a process of this host or another host, unless [`PeerLimits`](crate::PeerLimits) say otherwise.
 pub const SESSIONS_PER_PEER_DEFAULT: usize = 256;
-/// One part of so many of a node's sessions on its host is not for the processes of one user.
+/// The number of a node's sessions on its host, divided by this, is not for the processes of one user.
 pub(crate) const SESSIONS_OTHER_USERS_PARTS: usize = 16;
 /// Descriptors that a session takes at the node that serves it: on its host, and over RDMA.
 pub(crate) const SESSION_FILES: usize = 1;
 pub(crate) const RDMA_SESSION_FILES: usize = 6;
 /// Memory that a session over RDMA locks, bytes: its messages.
 pub(crate) const SESSION_LOCKED_LEN: usize = 144 * 1024;
-/// Of its descriptors, and of the memory that it may lock, a process keeps one part of so many from its peers.
+/// A process keeps from its peers the number of descriptors that it may have, and the memory that it may lock, divided by these.
 pub(crate) const FILES_KEPT_PARTS: usize = 4;
 pub(crate) const LOCKED_KEPT_PARTS: usize = 2;
 /// Sessions for which there is a place however few descriptors, and however little memory to be locked, a process may have.
@@ -181,13 +181,22 @@ pub(crate) const DIRECTORY_PAGE_LEN_MAX: usize = 128;
 /// Regions that may travel with one control message.
 pub(crate) const MESSAGE_REGIONS_MAX: usize = 1;
 /// File descriptors of peers, and connections, that wait to be closed because closing blocks or no thread can be started. At the
-/// limit a node on shared memory accepts no connections, and ends every session that sends memory, even of innocent peers.
+/// limit a node on shared memory accepts no connections, and receives no message that carries memory, even from innocent peers.
 pub(crate) const CLOSING_FILES_MAX: usize = 4 * SESSIONS_DEFAULT;
-/// Where a process may have few descriptors, they are one part of so many, but not fewer than this.
+/// Where a process may have few descriptors, the limit is their number divided by this, but not less than the minimum.
 pub(crate) const CLOSING_FILES_PARTS: u64 = 16;
 pub(crate) const CLOSING_FILES_MIN: usize = 64;
-/// Sockets of peers on this host through which a node wakes their waiters: one part of so many of the descriptors that the process may
-/// have, but not fewer or more than this.
+/// How soon a message that carries memory is looked at again while that limit is reached, nanoseconds, and how long it may wait before
+/// the session ends.
+pub(crate) const HELD_BACK_NS: u64 = 50_000_000;
+pub(crate) const HELD_BACK_NS_MAX: u64 = 5_000_000_000;
+/// Descriptors of one unread message that are closed one by one when its connection is closed: the number that the process may have,
+/// divided by the parts, within these bounds. The upper one is the most that a message can carry (SCM_MAX_FD of the kernel).
+pub(crate) const DRAINED_FILES_PARTS: u64 = 16;
+pub(crate) const DRAINED_FILES_MIN: usize = 16;
+pub(crate) const DRAINED_FILES_MAX: usize = 253;
+/// Sockets of peers on this host through which a node wakes their waiters: the number of descriptors that the process may have, divided by
+/// the parts, within these bounds.
 pub(crate) const WAKE_SOCKETS_PARTS: u64 = 8;
 pub(crate) const WAKE_SOCKETS_MIN: usize = 16;
 pub(crate) const WAKE_SOCKETS_MAX: usize = 4096;

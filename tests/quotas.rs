@@ -265,7 +265,8 @@ fn node_with_a_crowd_at_its_door_opens_topics() {
     const FILES: u64 = 300;
     let mut victim = Victim::with_files(FILES);
     let places = victim.peer.ask_number("places");
-    assert_eq!(places, FILES - FILES / 4);
+    // Of the rest, what peers send besides takes a part: closing, of an unread message, wake sockets.
+    assert_eq!(places, FILES - FILES / 4 - (64 + FILES / 16 + FILES / 8));
     let before = victim.peer.holdings().files as u64;
     // Of n processes with as many sessions each, the node leaves one part of n + 1 free, and a sixteenth to other users.
     let mut crowds: Vec<Peer> = (0..8).map(|_| victim.crowd("hello", 100)).collect();

@@ -26,6 +26,8 @@ use self::support::role::Role;
 use self::support::skip::skip;
 use self::support::time::{PATIENCE, now, wait_until, wait_within};
 
+#[path = "resources/descriptors.rs"]
+mod descriptors;
 #[cfg(test)]
 mod support;
 
@@ -50,6 +52,7 @@ fn role() {
         "publisher" => publisher(&role),
         "table" => table(&role),
         "keyed" => keyed(&role),
+        "few" => descriptors::few(&role),
         name => panic!("what is a {name}?"),
     }
 }

@@ -103,6 +103,12 @@ pub(crate) trait Connection: Debug + Send {
     /// beyond [`crate::limits::MESSAGE_REGIONS_MAX`].
     fn receive(&mut self, into: &mut [u8]) -> Result<Received, FabricError>;
 
+    /// Until when [`Self::receive`] returns nothing although a message is there, because this process is short of what it carries: the
+    /// handle stays readable meanwhile.
+    fn held_back_until_ns(&self) -> Option<u64> {
+        None
+    }
+
     /// Returns the connection's capabilities, which are final once the peer has sent a message.
     fn capabilities(&self) -> Capabilities;
 

@@ -59,7 +59,7 @@ pub(crate) use connection::{
     Acceptor, Capabilities, Connection, Fabric, Intent, ListenerNews, Prepared, Received,
 };
 pub use connection::{NodeListing, PeerAddress};
-pub(crate) use descriptors::part_of_descriptors;
+pub(crate) use descriptors::{part_of, part_of_descriptors};
 pub use error::{FabricError, NotAdmitted};
 pub(crate) use network::Network;
 pub(crate) use one_sided::{

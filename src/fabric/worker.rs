@@ -18,11 +18,18 @@ const IDLE: Duration = Duration::from_millis(500);
 pub(crate) struct Worker(Arc<Pool>);
 
 /// Threads that share one queue.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Pool {
     state: Mutex<PoolState>,
     /// Signalled when work is queued.
     added: Condvar,
+    threads_max: usize,
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self { state: Mutex::default(), added: Condvar::default(), threads_max: THREADS_MAX }
+    }
 }
 
 #[derive(Default)]
@@ -35,11 +42,16 @@ struct PoolState {
 }
 
 impl Worker {
+    /// A worker that runs one chore at a time.
+    pub(crate) fn single() -> Self {
+        Self(Arc::new(Pool { threads_max: 1, ..Pool::default() }))
+    }
+
     /// Queues a chore.
     pub(crate) fn run(&self, chore: impl FnOnce() + Send + 'static) {
         let mut state = self.0.state.lock();
         state.waiting.push_back(Box::new(chore));
-        if state.waiting.len() <= state.idle || state.threads >= THREADS_MAX {
+        if state.waiting.len() <= state.idle || state.threads >= self.0.threads_max {
             self.0.added.notify_one();
             return;
         }
@@ -49,7 +61,7 @@ impl Worker {
     /// Retries starting a thread for queued work.
     pub(crate) fn tend(&self) {
         let state = self.0.state.lock();
-        if state.is_short && state.threads < THREADS_MAX && !state.waiting.is_empty() {
+        if state.is_short && state.threads < self.0.threads_max && !state.waiting.is_empty() {
             self.start(state);
         }
     }
@@ -130,12 +142,18 @@ impl Worker {
     /// As if this many threads were blocked, and the last start had failed or not.
     pub(crate) fn pretend(&self, threads: Option<usize>, is_short: bool) {
         let mut state = self.0.state.lock();
-        (state.threads, state.is_short) = (threads.unwrap_or(THREADS_MAX), is_short);
+        (state.threads, state.is_short) = (threads.unwrap_or(self.0.threads_max), is_short);
     }
 
     /// Queues a chore without starting a thread.
     pub(crate) fn queue(&self, chore: impl FnOnce() + Send + 'static) {
         self.0.state.lock().waiting.push_back(Box::new(chore));
+    }
+
+    /// Drops all queued chores.
+    pub(crate) fn discard(&self) {
+        let chores = std::mem::take(&mut self.0.state.lock().waiting);
+        drop(chores);
     }
 
     /// Whether a thread was started for queued chores.

@@ -51,6 +51,8 @@ pub(super) struct Driver {
     shared: Shared,
     agenda: Agenda,
     listeners: BTreeMap<u64, Box<dyn Acceptor>>,
+    /// What keeps listeners from accepting, by their keys.
+    troubles: BTreeMap<u64, String>,
     serving: Serving,
     served: BTreeMap<u64, Served>,
     tending: Tending,
@@ -83,6 +85,7 @@ impl Driver {
             shared: shared.clone(),
             agenda: Agenda::new(&core.queue, QUEUE_KEY)?,
             listeners: BTreeMap::new(),
+            troubles: BTreeMap::new(),
             serving: Serving::new(core),
             served: BTreeMap::new(),
             tending: Tending::default(),
@@ -227,7 +230,11 @@ impl Driver {
                 Ok(Some(connection)) => connection,
                 Ok(None) => break,
                 Err(error) if error.stops_accepting() => {
-                    core.tell(&Event::Trouble { what: ErrorChain(&error).to_string() });
+                    let what = ErrorChain(&error).to_string();
+                    // It is tried again and again.
+                    if self.troubles.insert(key, what.clone()).as_ref() != Some(&what) {
+                        core.tell(&Event::Trouble { what });
+                    }
                     is_stopped = true;
                     break;
                 }
@@ -250,6 +257,9 @@ impl Driver {
                 }
                 ListenerNews::Back { address } => Event::ListensAgain { address: address.to_string() },
             });
+        }
+        if !is_stopped {
+            self.troubles.remove(&key);
         }
         // Usually out of descriptors. The connection stays queued, and the listener readable.
         let again_ns = is_stopped.then(|| now_ns.saturating_add(saturate(TROUBLE_PAUSE)));

@@ -331,6 +331,9 @@ impl Link {
             (Some(_), true) => LinkTurn::Over,
             // The connection to a dead peer stays readable.
             (Some(_), false) => LinkTurn::Rests { due_ns: hang_up_ns },
+            (None, _) if state.connection.held_back_until_ns().is_some() => {
+                LinkTurn::Rests { due_ns: state.connection.held_back_until_ns() }
+            }
             (None, _) if state.outbox.is_empty() => {
                 LinkTurn::GoesOn { due_ns: state.deadline_ns(self.timeout_ns) }
             }

@@ -1,7 +1,7 @@
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 
-use crate::fabric::PlaceLimits;
+use crate::fabric::{PlaceLimits, part_of};
 use crate::limits;
 
 /// What the peers of a node may take of it, together and each: see [`NodeBuilder::peer_limits`](crate::NodeBuilder::peer_limits).
@@ -79,6 +79,7 @@ impl PeerLimits {
             has.map_or(usize::MAX, |has| usize::try_from(has - has / parts as u64).unwrap_or(usize::MAX))
         };
         let files = lent(affordable.files, limits::FILES_KEPT_PARTS);
+        let files = files.saturating_sub(sent_files_max(affordable.files));
         if has_rdma {
             let locked = lent(affordable.locked, limits::LOCKED_KEPT_PARTS);
             rdma = rdma.min(locked / limits::SESSION_LOCKED_LEN);
@@ -103,6 +104,17 @@ impl PeerLimits {
     }
 }
 
+/// What else of its descriptors a process that may have this many gives to peers on its host: for what they have sent and waits to be
+/// closed, for one unread message, and for their wake sockets.
+fn sent_files_max(files: Option<u64>) -> usize {
+    use limits::{CLOSING_FILES_MAX, CLOSING_FILES_MIN, CLOSING_FILES_PARTS};
+    use limits::{DRAINED_FILES_MAX, DRAINED_FILES_MIN, DRAINED_FILES_PARTS};
+    use limits::{WAKE_SOCKETS_MAX, WAKE_SOCKETS_MIN, WAKE_SOCKETS_PARTS};
+    part_of(files, CLOSING_FILES_PARTS, CLOSING_FILES_MIN..=CLOSING_FILES_MAX)
+        + part_of(files, DRAINED_FILES_PARTS, DRAINED_FILES_MIN..=DRAINED_FILES_MAX)
+        + part_of(files, WAKE_SOCKETS_PARTS, WAKE_SOCKETS_MIN..=WAKE_SOCKETS_MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,10 +129,19 @@ mod tests {
     fn sessions_leave_descriptors_and_locked_memory_to_the_topics_of_the_node() {
         assert_eq!(sessions(None, None, true), (1024, 1024));
         assert_eq!(sessions(None, None, false), (1024, 0));
-        assert_eq!(sessions(Some(1024), None, false), (768, 0));
-        assert_eq!(sessions(Some(1024), None, true), (192, 96));
-        assert_eq!(sessions(Some(1024), Some(8 << 20), true), (600, 28));
+        assert_eq!(sessions(Some(1024), None, false), (512, 0));
+        assert_eq!(sessions(Some(1024), None, true), (128, 64));
+        assert_eq!(sessions(Some(1024), Some(8 << 20), true), (344, 28));
         assert_eq!(sessions(Some(1 << 20), Some(64 << 20), true), (1024, 227));
+    }
+
+    #[test]
+    fn sessions_leave_descriptors_to_what_peers_send() {
+        for files in [256, 1024, 4096] {
+            let (sessions, _) = sessions(Some(files), None, false);
+            let taken = sessions + sent_files_max(Some(files));
+            assert!(taken as u64 <= files - files / limits::FILES_KEPT_PARTS as u64, "{taken} of {files}");
+        }
     }
 
     #[test]

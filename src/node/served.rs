@@ -39,6 +39,11 @@ const DIALLED_TO_WRITE: &str = "this connection was dialled to write, but asks t
 /// Reports a landing region that failed after it was accepted.
 const UNWRITABLE: &str = "the landing region can no longer be written";
 
+/// Why a socket cannot be used.
+fn wakes_nobody(error: &FabricError) -> String {
+    format!("no thread can be woken through what came as a wake socket: {}", ErrorChain(error))
+}
+
 /// A session in which this node serves its topics; either side may have dialled.
 #[derive(Debug)]
 pub(super) struct Served {
@@ -247,7 +252,8 @@ impl Served {
             .into_iter()
             .chain(self.audience.due_ns())
             .chain(self.revoked_due_ns())
-            .chain(self.tenure.due_ns());
+            .chain(self.tenure.due_ns())
+            .chain(self.connection.held_back_until_ns());
         own.chain(ended).chain(ending).min()
     }
 
@@ -455,7 +461,15 @@ impl Served {
         let waker = match self.wake_sockets.get(&socket).and_then(Weak::upgrade) {
             Some(known) => known,
             None => {
-                let waker = core.wakers.add(|| core.ok_or_report(offer?.open_waker()))?;
+                let (topic, reason) = (&attachment.topic.name, RefuseReason::NotPermitted);
+                let opened = |offer: Box<dyn Offer>| match offer.open_waker() {
+                    Ok(waker) => Some(waker),
+                    Err(error) => {
+                        Self::tell_refused(core, self.peer.as_ref(), topic, (reason, &wakes_nobody(&error)));
+                        None
+                    }
+                };
+                let waker = core.wakers.add(|| offer.and_then(opened))?;
                 self.wake_sockets.retain(|_, known| known.strong_count() > 0);
                 self.wake_sockets.insert(socket, Arc::downgrade(&waker));
                 waker

@@ -26,21 +26,29 @@ impl PeerWakers {
         Self { open: Mutex::default(), max }
     }
 
-    /// Adds one that this makes; `None` if there are enough, or it makes none.
+    /// Adds one that this makes, which may take long; `None` if there are enough, or it makes none.
     pub(super) fn add(
         &self,
         make: impl FnOnce() -> Option<Arc<dyn RemoteWaker>>,
     ) -> Option<Arc<dyn RemoteWaker>> {
-        let mut open = self.open.lock();
-        if open.len() >= self.max {
-            open.retain(|waker| waker.strong_count() > 0);
-        }
-        if open.len() >= self.max {
+        if !self.has_room(&mut self.open.lock()) {
             return None;
         }
         let waker = make()?;
-        open.push(Arc::downgrade(&waker));
-        Some(waker)
+        let mut open = self.open.lock();
+        // Another thread may have added one meanwhile.
+        self.has_room(&mut open).then(|| {
+            open.push(Arc::downgrade(&waker));
+            waker
+        })
+    }
+
+    /// Whether there is room for one more, once those that are closed are dropped.
+    fn has_room(&self, open: &mut Vec<Weak<dyn RemoteWaker>>) -> bool {
+        if open.len() >= self.max {
+            open.retain(|waker| waker.strong_count() > 0);
+        }
+        open.len() < self.max
     }
 }
 

@@ -38,9 +38,11 @@ pub(crate) const LISTEN: u16 = 15;
 pub(crate) const PROVE: u16 = 23;
 pub(crate) const NOTICES: u16 = 16;
 pub(crate) const HEARD: u16 = 17;
+pub(crate) const WAKE_BY: u16 = 20;
+pub(crate) const WAKE_SLOT: u16 = 21;
 
-/// More files than any test sends or receives at once.
-const FILES_MAX: usize = 64;
+/// The most files that a message can carry.
+pub(crate) const FILES_MAX: usize = 253;
 
 /// A body under construction: integers in network byte order, texts after their length in eight bytes.
 #[derive(Clone, Debug, Default)]
@@ -174,6 +176,11 @@ pub(crate) fn expose(attachment: u32) -> Vec<u8> {
 /// Requests notices.
 pub(crate) fn listen(attachment: u32) -> Vec<u8> {
     Body::default().word(attachment).message(LISTEN)
+}
+
+/// Asks to be woken through the socket that it carries, of this number.
+pub(crate) fn wake_by(attachment: u32, socket: u32) -> Vec<u8> {
+    Body::default().word(attachment).word(socket).word(7).message(WAKE_BY)
 }
 
 /// Reports what is received of notices, and a unicast ticket.

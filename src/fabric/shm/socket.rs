@@ -14,7 +14,7 @@ use rustix::net::{
     SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
-use super::background::{Background, Closing, Deferred, FILES_ROOM, files};
+use super::background::{Background, Closing, Deferred, peek_files};
 use super::directory::Claim;
 use super::one_sided::{ShmOffer, ShmRegistered};
 use crate::clock::{Clock, SystemClock, saturate};
@@ -49,6 +49,15 @@ pub(super) struct ShmConnection {
     is_dialling: bool,
     /// The place of the peer that dialled, or why there is none.
     place: Result<Option<Place>, NoPlace>,
+    /// Its next message waits.
+    held_back: Option<HeldBack>,
+}
+
+/// A message that carries a descriptor, while too many of them wait to be closed.
+#[derive(Clone, Copy, Debug)]
+struct HeldBack {
+    since_ns: u64,
+    until_ns: u64,
 }
 
 impl ShmListener {
@@ -122,7 +131,7 @@ impl ShmListener {
 impl ShmConnection {
     fn new(socket: OwnedFd, is_dialling: bool, background: &Background) -> Self {
         let socket = Deferred::new(socket, Closing::Connection, background);
-        Self { socket, background: background.clone(), is_dialling, place: Ok(None) }
+        Self { socket, background: background.clone(), is_dialling, place: Ok(None), held_back: None }
     }
 
     /// Connects to the socket at this path. Blocks for up to `timeout` while the backlog is full; `EAGAIN` if it
@@ -168,15 +177,71 @@ impl ShmConnection {
         }
     }
 
-    /// The region of a message, if it carried one; `is_cut` if the kernel dropped files.
-    fn offer(&self, mut files: Vec<Deferred>, is_cut: bool) -> Result<Option<Box<dyn Offer>>, FabricError> {
-        if files.len() > limits::MESSAGE_REGIONS_MAX {
+    /// Whether the next message has to wait. An error once it has waited for too long.
+    fn holds_back(&mut self, now_ns: u64) -> Result<bool, FabricError> {
+        if self.held_back.is_some_and(|held_back| now_ns < held_back.until_ns) {
+            return Ok(true);
+        }
+        let before = self.held_back.take();
+        let Err(error) = self.background.check_next(&self.socket) else { return Ok(false) };
+        let since_ns = before.map_or(now_ns, |held_back| held_back.since_ns);
+        if now_ns.saturating_sub(since_ns) >= limits::HELD_BACK_NS_MAX {
+            return Err(error);
+        }
+        self.held_back = Some(HeldBack { since_ns, until_ns: now_ns.saturating_add(limits::HELD_BACK_NS) });
+        Ok(true)
+    }
+
+    /// Receives the next message at this time.
+    fn receive_at(&mut self, into: &mut [u8], now_ns: u64) -> Result<Received, FabricError> {
+        if self.holds_back(now_ns)? {
+            return Ok(Received::Nothing);
+        }
+        let peek = || peek_files(&self.socket, &self.background);
+        let peeked = match peek() {
+            // The peer closed without reading everything, which is reported once, before what it sent.
+            Err(Errno::CONNRESET) => peek(),
+            peeked => peeked,
+        };
+        let (files, is_cut) = match peeked {
+            Ok(peeked) => peeked,
+            Err(errno) => return unreceived(errno),
+        };
+        // The others stay in the message: they are closed with the connection.
+        if files.len() > limits::MESSAGE_REGIONS_MAX || (is_cut && !files.is_empty()) {
             return Err(FabricError::TooManyRegions);
         }
+        let max = into.len();
+        // Without space, the kernel drops the descriptors of the message. This process has others for the same files.
+        let mut receive = || {
+            let mut ancillary = RecvAncillaryBuffer::default();
+            let flags = RecvFlags::DONTWAIT;
+            rustix::net::recvmsg(&self.socket, &mut [IoSliceMut::new(into)], &mut ancillary, flags)
+        };
+        let received = match receive() {
+            // As above: it may have closed meanwhile.
+            Err(Errno::CONNRESET) => receive(),
+            received => received,
+        };
+        let received = match received {
+            Ok(received) => received,
+            Err(errno) => return unreceived(errno),
+        };
+        if received.flags.contains(ReturnFlags::TRUNC) {
+            return Err(FabricError::MessageTooLong { len: max.saturating_add(1), max });
+        }
+        let offer = self.offer(files, is_cut)?;
+        if received.bytes == 0 {
+            return Ok(Received::Closed);
+        }
+        Ok(Received::Message { len: received.bytes, offer })
+    }
+
+    /// The region of a message, if it carried one; `is_cut` if it could not be received.
+    fn offer(&self, mut files: Vec<Deferred>, is_cut: bool) -> Result<Option<Box<dyn Offer>>, FabricError> {
         if files.is_empty() && !is_cut {
             return Ok(None);
         }
-        self.background.check_room()?;
         let file = match files.pop().filter(|_| !is_cut) {
             Some(file) => Ok(file),
             // The kernel does not say why. If a descriptor can be allocated now, the process was out of them before.
@@ -204,35 +269,11 @@ impl Connection for ShmConnection {
     }
 
     fn receive(&mut self, into: &mut [u8]) -> Result<Received, FabricError> {
-        let max = into.len();
-        self.background.check_next(&self.socket)?;
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_ROOM))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-        let mut receive =
-            || rustix::net::recvmsg(&self.socket, &mut [IoSliceMut::new(into)], &mut ancillary, flags);
-        let received = match receive() {
-            // The peer closed without reading everything, which is reported once, before what it sent.
-            Err(Errno::CONNRESET) => receive(),
-            received => received,
-        };
-        let received = match received {
-            Ok(received) => received,
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(Received::Nothing),
-            Err(Errno::CONNRESET | Errno::PIPE | Errno::NOTCONN) => return Ok(Received::Closed),
-            Err(errno) => return Err(FabricError::system("receive a message")(errno)),
-        };
-        // Take all files out first: whatever happens to the message, they are closed in the background.
-        let deferred = |file| Deferred::new(file, Closing::Foreign, &self.background);
-        let files: Vec<Deferred> = files(&mut ancillary).map(deferred).collect();
-        if received.flags.contains(ReturnFlags::TRUNC) {
-            return Err(FabricError::MessageTooLong { len: max.saturating_add(1), max });
-        }
-        let offer = self.offer(files, received.flags.contains(ReturnFlags::CTRUNC))?;
-        if received.bytes == 0 {
-            return Ok(Received::Closed);
-        }
-        Ok(Received::Message { len: received.bytes, offer })
+        self.receive_at(into, SystemClock.monotonic_ns())
+    }
+
+    fn held_back_until_ns(&self) -> Option<u64> {
+        self.held_back.map(|held_back| held_back.until_ns)
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -277,7 +318,117 @@ impl Connection for ShmConnection {
     }
 }
 
+/// What there is in place of a message.
+fn unreceived(errno: Errno) -> Result<Received, FabricError> {
+    match errno {
+        Errno::AGAIN | Errno::INTR => Ok(Received::Nothing),
+        Errno::CONNRESET | Errno::PIPE | Errno::NOTCONN => Ok(Received::Closed),
+        errno => Err(FabricError::system("receive a message")(errno)),
+    }
+}
+
 fn socket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | flags;
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A connection whose peer's end is the socket.
+    fn connected(background: &Background) -> (OwnedFd, ShmConnection) {
+        let flags = SocketFlags::CLOEXEC;
+        let (near, far) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        (near, ShmConnection::new(far, false, background))
+    }
+
+    fn send(peer: &OwnedFd, message: &[u8], files: &[BorrowedFd<'_>]) {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(limits::DRAINED_FILES_MAX))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if !files.is_empty() {
+            assert!(ancillary.push(SendAncillaryMessage::ScmRights(files)));
+        }
+        rustix::net::sendmsg(peer, &[IoSlice::new(message)], &mut ancillary, SendFlags::empty()).unwrap();
+    }
+
+    fn null() -> OwnedFd {
+        std::fs::File::open("/dev/null").unwrap().into()
+    }
+
+    #[test]
+    fn message_with_many_descriptors_costs_hardly_any() {
+        let background = Background::default();
+        // As if closing blocked, so that what is taken can be counted.
+        background.pretend_blocked();
+        let (peer, mut connection) = connected(&background);
+        let file = null();
+        send(&peer, b"full", &vec![file.as_fd(); limits::DRAINED_FILES_MAX]);
+        let received = connection.receive(&mut [0; 8]);
+        assert!(matches!(received, Err(FabricError::TooManyRegions)), "{received:?}");
+        // The space that is aligned may have room for some more.
+        let taken = background.foreign_count();
+        assert!((limits::MESSAGE_REGIONS_MAX + 1..=4).contains(&taken), "{taken} were taken");
+    }
+
+    #[test]
+    fn message_is_received_with_its_descriptor_and_others_without() {
+        let background = Background::default();
+        let (peer, mut connection) = connected(&background);
+        let (file, mut buffer) = (null(), [0; 8]);
+        for _ in 0..3 {
+            send(&peer, b"plain", &[]);
+            send(&peer, b"laden", &[file.as_fd()]);
+        }
+        for number in 0..6 {
+            let received = connection.receive(&mut buffer).unwrap();
+            let Received::Message { len: 5, offer } = received else { panic!("{received:?}") };
+            assert_eq!(offer.is_some(), number % 2 == 1);
+            assert_eq!(&buffer[..5], if offer.is_some() { b"laden" } else { b"plain" });
+        }
+        assert!(matches!(connection.receive(&mut buffer), Ok(Received::Nothing)));
+        drop(peer);
+        assert!(matches!(connection.receive(&mut buffer), Ok(Received::Closed)));
+    }
+
+    /// An innocent peer whose message comes just when many descriptors are closed at once.
+    #[test]
+    fn message_with_a_descriptor_waits_while_many_are_being_closed() {
+        let background = Background::default();
+        background.pretend_blocked();
+        let (peer, mut connection) = connected(&background);
+        let file = null();
+        send(&peer, b"plain", &[]);
+        send(&peer, b"laden", &[file.as_fd()]);
+        let begin_ns = 1_000_000_000;
+        let mut buffer = [0; 8];
+        let mut receive = |after_ns| {
+            let received = connection.receive_at(&mut buffer, begin_ns + after_ns);
+            (received, connection.held_back_until_ns().map(|until_ns| until_ns - begin_ns))
+        };
+        background.fill();
+        let (plain, held_back) = receive(0);
+        assert!(matches!(plain, Ok(Received::Message { len: 5, offer: None })), "{plain:?}");
+        assert_eq!(held_back, None);
+        for _ in 0..2 {
+            let (laden, held_back) = receive(0);
+            assert!(matches!(laden, Ok(Received::Nothing)), "{laden:?}");
+            assert_eq!(held_back, Some(limits::HELD_BACK_NS));
+        }
+        background.empty();
+        let (early, _) = receive(limits::HELD_BACK_NS - 1);
+        assert!(matches!(early, Ok(Received::Nothing)), "{early:?}");
+        let (laden, held_back) = receive(limits::HELD_BACK_NS);
+        assert!(matches!(laden, Ok(Received::Message { len: 5, offer: Some(_) })), "{laden:?}");
+        assert_eq!(held_back, None);
+        drop(laden);
+
+        // It does not wait for ever.
+        background.fill();
+        send(&peer, b"laden", &[file.as_fd()]);
+        let mut waits = (0..).map(|number| number * limits::HELD_BACK_NS);
+        let ended_ns = waits.find(|after_ns| receive(limits::HELD_BACK_NS + after_ns).0.is_err());
+        assert_eq!(ended_ns, Some(limits::HELD_BACK_NS_MAX));
+    }
 }

@@ -28,8 +28,8 @@ impl LinkAttachment {
         Ok(())
     }
 
-    /// Waits until the publisher's node has released the regions of earlier subscriptions, but for so many bytes. One that never does
-    /// would have this node allocate without end.
+    /// Waits until at most `len_max` bytes of earlier landing regions are unreleased. Without a limit, a publisher's node that releases
+    /// none would have this node allocate without end.
     pub(in crate::node) fn await_released(&self, len_max: usize) -> Result<(), LinkError> {
         let is_released = |state: &mut LinkState| (state.unreleased_len() <= len_max).then_some(Ok(()));
         self.link.wait_for("end of earlier push subscriptions", is_released)

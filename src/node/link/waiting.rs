@@ -77,7 +77,7 @@ impl Link {
         let _waiting = Waiting::begin(self);
         loop {
             let now_ns = core.clock.monotonic_ns();
-            {
+            let is_held_back = {
                 let mut state = self.state.lock();
                 state.turn(now_ns);
                 let result = found(&mut state);
@@ -95,11 +95,17 @@ impl Link {
                     state.ending = true;
                     return Err(LinkError::Session(ControlError::Deadline { awaited }));
                 }
-            }
+                state.connection.held_back_until_ns().is_some()
+            };
             let left = Duration::from_nanos(deadline_ns.saturating_sub(now_ns));
             let is_shared = self.waiting.load(Ordering::Relaxed) > 1;
             let again = if is_shared { LOOK_AGAIN } else { LOOK_AGAIN_ALONE };
-            core.clock.pause_until(self.wait_handle(), again.min(left));
+            if is_held_back {
+                // The handle is readable.
+                core.clock.pause(again.min(left));
+            } else {
+                core.clock.pause_until(self.wait_handle(), again.min(left));
+            }
         }
     }
 }

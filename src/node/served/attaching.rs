@@ -10,7 +10,7 @@ use crate::chain::ErrorChain;
 use crate::control::{Attach, AttachmentId, ControlError, Grant, Peer, RefuseReason, SchemaJson};
 use crate::event::Event;
 use crate::fabric::{Exposure, FabricError, Offer, Prepared, RemoteKey};
-use crate::id::{Delivery, TopicName};
+use crate::id::{Delivery, NodeName, TopicName};
 use crate::keyring::Right;
 use crate::limits;
 use crate::node::core::NodeCore;
@@ -67,7 +67,7 @@ impl Served {
         objection: Objection,
     ) -> Result<(), ControlError> {
         let Objection { reason, text } = objection;
-        self.tell_refused(core, &attach.topic, reason, &text);
+        Self::tell_refused(core, self.peer.as_ref(), &attach.topic, (reason, &text));
         self.tell_unfit(&attach.topic, reason, &text);
         self.session.refuse(attach.attachment, reason, &text)
     }
@@ -99,8 +99,14 @@ impl Served {
         }
     }
 
-    fn tell_refused(&self, core: &NodeCore, topic: &TopicName, reason: RefuseReason, text: &str) {
-        let peer = self.peer.as_ref().unwrap_or(&core.identity.node).clone();
+    /// Reports a refusal of what this peer asked for at a topic.
+    pub(super) fn tell_refused(
+        core: &NodeCore,
+        peer: Option<&NodeName>,
+        topic: &TopicName,
+        (reason, text): (RefuseReason, &str),
+    ) {
+        let peer = peer.unwrap_or(&core.identity.node).clone();
         let separator = if text.is_empty() { "" } else { ": " };
         let (topic, reason) = (topic.to_string(), format!("{reason}{separator}{text}"));
         core.tell(&Event::Refused { peer, topic, reason });
@@ -215,7 +221,7 @@ impl Served {
             Err(Objection { reason, text }) => {
                 if let Some(attachment) = self.attachments.get(&id) {
                     let topic = &attachment.topic.name;
-                    self.tell_refused(&serving.core, topic, reason, &text);
+                    Self::tell_refused(&serving.core, self.peer.as_ref(), topic, (reason, &text));
                     self.tell_unfit(topic, reason, &text);
                 }
                 self.session.refuse(id, reason, &text)

@@ -34,7 +34,7 @@ impl Served {
     /// For what its handle is to be watched.
     pub(in crate::node) fn interest(&self) -> Option<Interest> {
         // While requests wait, the handle stays readable.
-        let is_read = self.tenure.waits_until_ns.is_none();
+        let is_read = self.tenure.waits_until_ns.is_none() && self.connection.held_back_until_ns().is_none();
         is_read.then(|| if self.has_unsent() { Interest::ReadOrWrite } else { Interest::Read })
     }
 

@@ -49,6 +49,8 @@ pub(in crate::node) struct Line {
     error: Option<fn() -> FabricError>,
     /// It accepts no messages.
     is_full: bool,
+    /// Nothing is received until then.
+    held_back_until_ns: Option<u64>,
     /// How often a region was sent, and withdrawn.
     exposed: usize,
     withdrawn: usize,
@@ -98,11 +100,18 @@ impl Connection for Scripted {
 
     fn receive(&mut self, into: &mut [u8]) -> Result<Received, FabricError> {
         let mut line = self.0.lock();
+        if line.held_back_until_ns.is_some() {
+            return Ok(Received::Nothing);
+        }
         let Some((message, offer)) = line.arriving.pop_front() else {
             return line.error.map_or(Ok(Received::Nothing), |error| Err(error()));
         };
         into[..message.len()].copy_from_slice(&message);
         Ok(Received::Message { len: message.len(), offer })
+    }
+
+    fn held_back_until_ns(&self) -> Option<u64> {
+        self.0.lock().held_back_until_ns
     }
 
     fn capabilities(&self) -> Capabilities {

@@ -92,7 +92,15 @@ fn listener_that_cannot_accept_pauses_alone() {
     doors.network.clock().advance(pause_ns);
     assert_eq!(doors.turn(), [1, 1], "it accepts again");
     assert_eq!(doors.turn(), [1, 1]);
-    assert_eq!(doors.told(|event| matches!(event, Event::Trouble { .. })), 2);
+    assert_eq!(doors.told(|event| matches!(event, Event::Trouble { .. })), 1, "it lasts");
+    // Another one, and the first one again.
+    let full = || FabricError::CloseBacklogFull { max: 7 };
+    doors.outcomes[0].lock().extend([Some(full as fn() -> _), Some(full), Some(no_files)]);
+    for told in [2, 2, 3] {
+        assert_eq!(doors.turn(), [1, 1]);
+        assert_eq!(doors.told(|event| matches!(event, Event::Trouble { .. })), told);
+        doors.network.clock().advance(pause_ns);
+    }
 }
 
 #[test]

@@ -55,6 +55,20 @@ fn deadline_of_the_hello_begins_when_the_connection_is_established() {
     assert!(setup.served.is_over());
 }
 
+/// It stays readable: if it were watched, the thread would spin.
+#[test]
+fn connection_that_is_held_back_is_looked_at_when_it_is_due() {
+    let mut setup = Setup::new();
+    setup.turn(None);
+    setup.client.list(None).unwrap();
+    setup.line.lock().held_back_until_ns = Some(7);
+    assert!(setup.turn(None).is_empty());
+    assert_eq!((setup.served.interest(), setup.served.due_ns(0)), (None, Some(7)));
+    setup.line.lock().held_back_until_ns = None;
+    assert!(matches!(setup.turn(None)[..], [Ok(ClientEvent::Topics { .. })]));
+    assert!(setup.served.interest().is_some());
+}
+
 /// The rest waits, and is not lost.
 #[test]
 fn requests_of_a_peer_that_asks_for_too_much_wait_and_are_answered() {

@@ -352,7 +352,7 @@ fn reader_goes_back_from_a_number_that_no_value_has() {
         assert_eq!(landed.receive(), Ok(Some((1, 0))));
         // A head stamp that nothing else speaks for is not followed.
         let slot = landed.slot(2);
-        landed.region.store(slot, landed.region.load(slot) ^ FAR + 2);
+        landed.region.store(slot, landed.region.load(slot) ^ (FAR + 2));
         for _ in 0..10 {
             landed.now_ns += ARRIVAL_SETTLED_NS;
             assert_eq!(landed.receive(), Ok(None));

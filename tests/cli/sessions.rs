@@ -46,7 +46,7 @@ fn publisher_that_cannot_serve_so_many_sessions_says_how_many() {
     let output = command.stdin(std::process::Stdio::null()).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(
-        said.contains("serves 192 sessions of this host, not 4096") && said.contains("ulimit -n"),
+        said.contains("serves 80 sessions of this host, not 4096") && said.contains("ulimit -n"),
         "{said}"
     );
     for wrong in ["3", "4097", "many"] {

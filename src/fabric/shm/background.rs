@@ -93,7 +93,7 @@ impl Background {
         if may_be_behind && lacks_space(connection) { self.check_room() } else { Ok(()) }
     }
 
-    /// How much waits that only peers have caused: each takes a descriptor.
+    /// How many descriptors of peers, and connections whose unread messages hold some, wait to be closed.
     pub(super) fn foreign_count(&self) -> usize {
         self.foreign.waiting_count() + self.laden.waiting_count()
     }
@@ -260,8 +260,8 @@ fn lacks_space(connection: impl AsFd) -> bool {
     }
 }
 
-/// The files of the next message, which stay in it, so that receiving it closes none of them. Takes a few at most, one more than a
-/// message may carry or some, and returns whether there are others, or they could not be received.
+/// Copies of the descriptors of the next message, which stays in the socket, so that receiving it closes none of them for good. Copies at
+/// least one more than a message may carry, and few more. Also returns whether others are left, or could not be copied.
 pub(super) fn peek_files(
     connection: impl AsFd,
     background: &Background,

@@ -173,7 +173,7 @@ impl StateReader {
     }
 
     /// The newest sequence for a reader that is behind, or finds nothing, given the head stamp of the slot after the last value's. Each
-    /// number that it finds may be damaged, so that something else must speak for it: otherwise all values before it would be skipped.
+    /// word may be damaged, so a second one must confirm it: otherwise all values before it would be skipped.
     fn newest_behind(&mut self, memory: &Region, head: Sequence) -> Option<Sequence> {
         let next = self.last.next();
         let named = self.newest_named(memory);
@@ -488,7 +488,7 @@ impl Reader for StateReader {
     /// No value before the one that was the newest at the time of the grant counts as missed.
     fn give_up(&mut self, last: Sequence) -> Option<(Sequence, u64)> {
         if self.has_reported() && self.last > last {
-            // There is no such value.
+            // No value has that sequence.
             self.go_back();
         }
         let (first, count) = unread(self.last, self.first, last)?;

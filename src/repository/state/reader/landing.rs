@@ -67,7 +67,7 @@ impl StateReader {
 
     /// Reads the slot after the last value's, and continues while each slot has the next value, once
     /// around at most. If a slot has a later value, because this reader was overtaken, it continues from there,
-    /// or from the hot line's value if that is newer. A head stamp that nothing else speaks for is damaged, and counts as none.
+    /// or from the hot line's value if that is newer. A head stamp that no other word confirms counts as none.
     #[inline]
     fn walk(&self, memory: &Region) -> SlotWalk {
         let mut walk = SlotWalk { newest: self.last, before: self.last };

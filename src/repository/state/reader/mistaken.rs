@@ -1,8 +1,8 @@
-//! Going back from a number that no value has.
+//! Going back from a sequence that no value has.
 //!
-//! Where memory is damaged it may name a value that was never published. A reader follows a number only where two words agree on it, if
-//! the medium lets it know; otherwise it reports that there is no such value, and would wait for a later one. So it keeps what it knew
-//! before, and goes back as soon as the memory shows that the number was wrong.
+//! Damaged memory may name a value that was never published. In mapped memory a reader follows a sequence only if two words agree on it.
+//! Elsewhere it reports the value as damaged, and would then wait for a later one. So it keeps what it knew before, and goes back as soon
+//! as the memory shows that the sequence was wrong.
 
 use super::{Reported, StateReader};
 use crate::id::Sequence;
@@ -34,8 +34,8 @@ impl StateReader {
         self.reported = Reported { sequence, header, head, hot, ..self.reported };
     }
 
-    /// Goes back to the last value received if the one that was reported was not published before that: it is published now, or a
-    /// value before it is. Anything that was so when it was reported tells nothing.
+    /// Goes back to the last value received if the reported one had not been published: it is published only now, or a value before it
+    /// is. Words that have not changed since the report prove nothing.
     #[cold]
     pub(super) fn reconsider(&mut self, memory: &Region) {
         if !self.has_reported() {
@@ -73,15 +73,15 @@ impl StateReader {
         memory.load_acquire(self.geometry.slot_offset(sequence)) == sequence.get()
     }
 
-    /// Whether something else than the head stamp of a slot speaks for this value, which was found there: the hot line, which is one
-    /// behind at most unless values were skipped, and names them then; or the value before or after it.
+    /// Whether another word confirms this value, which a head stamp names: the hot line, which is at most one value behind, or the slot
+    /// before or after it.
     #[cold]
     pub(super) fn is_plausible_head(&self, memory: &Region, head: Sequence, hot: Sequence) -> bool {
         let before = Sequence::new(head.get().saturating_sub(1));
         hot >= before || self.is_headed(memory, before) || self.is_headed(memory, head.next())
     }
 
-    /// Whether something else than the hot line speaks for this value: its slot, or the one before it.
+    /// Whether another word confirms this value, which the hot line names: its slot, or the one before it.
     #[cold]
     pub(super) fn is_plausible_hot(&self, memory: &Region, hot: Sequence) -> bool {
         let is_in_slot = || Sequence::new(memory.load(self.geometry.slot_offset(hot))) >= hot;

@@ -70,8 +70,8 @@ impl TableReader {
         self.forget_later_keys(newest);
     }
 
-    /// Learns all keys again if those of a commit are known that there is not: a hot line was damaged when a snapshot or a lookup read it.
-    /// Changes are not read up to there.
+    /// Learns all keys again if keys up to a later commit than the newest one are known: the hot line was damaged when a snapshot or a
+    /// lookup read it.
     #[inline]
     pub(in crate::repository::table) fn forget_later_keys(&mut self, newest: Sequence) {
         if newest < self.keys_done {

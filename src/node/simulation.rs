@@ -265,8 +265,7 @@ impl Observed {
 }
 
 fn subscribe(node: &Node, delivery: Delivery) -> Result<Observed, SubscriberError> {
-    let builder = node.state_subscriber::<Value>("shm:publishing/topic").delivery(delivery);
-    builder.open().map(Observed::new)
+    node.state_subscriber::<Value>("shm:publishing/topic").delivery(delivery).open().map(Observed::new)
 }
 
 fn publish(publisher: &mut StatePublisher<Value>, count: u64) {

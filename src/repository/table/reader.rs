@@ -235,7 +235,7 @@ impl TableReader {
     pub(super) fn suspect(&mut self, cell: usize, stamp: Stamp) {
         let is_wanted = self.wanted.has(cell);
         if let Some(known) = self.cells.get_mut(cell) {
-            // Passes have not read the changes of a key that nobody wants. That is no wrong read.
+            // Passes skip the changes of a key that nobody wants: an old version of it does not show a wrong read.
             if !is_wanted && stamp.sequence() <= self.floor {
                 known.version = stamp;
             }

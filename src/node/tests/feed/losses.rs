@@ -152,16 +152,22 @@ fn key_is_suspect_if_its_last_record_before_a_known_cut_is_lost() {
     assert!(follower.suspects().is_empty());
 }
 
+/// A publisher of two keys whose table seemed to be ahead, until it published again, when the subscriber joined.
+fn joined_while_ahead(publishing: &Node, subscribing: &Node) -> (Publisher, Follower) {
+    let mut publisher = publisher_of_two(publishing);
+    publisher.pretend(1 << 40);
+    let mut follower = subscriber(subscribing, Delivery::Pull);
+    assert!(values(&mut follower).is_empty());
+    publisher.publish("x", &2, &2).unwrap();
+    (publisher, follower)
+}
+
 /// A subscriber that waited for the log to come that far would receive nothing more.
 #[test]
 fn table_that_seemed_to_be_ahead_stops_nothing_for_good() {
     let dir = tempfile::tempdir().unwrap();
     let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
-    let mut publisher = publisher_of_two(&publishing);
-    publisher.pretend(1 << 40);
-    let mut follower = subscriber(&subscribing, Delivery::Pull);
-    assert!(values(&mut follower).is_empty());
-    publisher.publish("x", &2, &2).unwrap();
+    let (_publisher, mut follower) = joined_while_ahead(&publishing, &subscribing);
     let mut values = values(&mut follower);
     values.sort();
     assert_eq!(values, [("b".to_owned(), Some(1)), ("x".to_owned(), Some(2))]);
@@ -173,11 +179,7 @@ fn table_that_seemed_to_be_ahead_stops_nothing_for_good() {
 fn keys_that_are_added_after_the_table_seemed_to_be_ahead_are_found() {
     let dir = tempfile::tempdir().unwrap();
     let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
-    let mut publisher = publisher_of_two(&publishing);
-    publisher.pretend(1 << 40);
-    let mut follower = subscriber(&subscribing, Delivery::Pull);
-    assert!(values(&mut follower).is_empty());
-    publisher.publish("x", &2, &2).unwrap();
+    let (mut publisher, mut follower) = joined_while_ahead(&publishing, &subscribing);
     assert_eq!(values(&mut follower).len(), 2);
     publisher.publish("z", &3, &3).unwrap();
     assert_eq!(follower.get("z").unwrap().map(|sample| sample.value), Some(3));

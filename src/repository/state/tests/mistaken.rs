@@ -57,7 +57,7 @@ impl Damaged {
         Ok(taken.map(|taken| self.taken(taken)))
     }
 
-    /// Polls for long. Returns the failures; there is no value.
+    /// Polls a thousand times, and returns the failures. No value may come.
     fn poll_in_vain(&mut self) -> Vec<ReadFailure> {
         let outcomes = (0..1000).map(|_| self.poll().transpose());
         outcomes.flatten().map(|outcome| outcome.expect_err("nothing was published")).collect()
@@ -88,7 +88,7 @@ fn broken(sequence: u64) -> ReadFailure {
     ReadFailure::BrokenStamps { sequence: Sequence::new(sequence) }
 }
 
-/// It is the stamp of the slot that it is in, and the hot line says that there is no such value.
+/// The stamp fits the slot that holds it, but the hot line names an earlier value.
 #[test]
 fn damaged_head_stamp_is_not_followed() {
     let mut damaged = Damaged::new();

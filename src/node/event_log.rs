@@ -6,12 +6,16 @@ use crate::limits;
 use crate::sync::Mutex;
 
 /// Writes events as `tracing` records with the target `fabricast`, each with a level by its kind. Of each kind that peers can cause, up to
-/// [`limits::EVENTS_LOGGED_MAX`] a second: peers decide how many there are.
+/// [`limits::EVENTS_LOGGED_MAX`] a second, or as many of each subscription: peers decide how many there are.
 #[derive(Debug, Default)]
 pub(crate) struct TracingSink {
-    /// The kinds that have happened.
-    kinds: Mutex<BTreeMap<Limited, Second>>,
+    /// What has happened within a second, or was left out.
+    seconds: Mutex<BTreeMap<Source, Second>>,
 }
+
+/// What events are counted by: their kind, and the topic or the address of the subscription that they concern; empty if it
+/// concerns none.
+type Source = (Limited, String);
 
 /// A kind of events that peers can cause, and that have a level of `info` or above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,27 +28,48 @@ enum Limited {
     SubscriberOvertaken,
     LetGo,
     Trouble,
+    Reconnected,
+    Lost,
+    Resumed,
+    Restarted,
+    Overtaken,
+    Contradicted,
+    Revoked,
 }
 
 impl Limited {
-    /// The kind of an event; `None` if peers cannot cause many, or it is for those who debug.
-    fn of(event: &Event) -> Option<Self> {
-        match event {
-            Event::PeerRejected { .. } => Some(Self::PeerRejected),
-            Event::Refused { .. } => Some(Self::Refused),
-            Event::NoticesUnavailable { .. } => Some(Self::NoticesUnavailable),
-            Event::SessionClosed { orderly: false, .. } => Some(Self::SessionClosed),
-            Event::SubscriberLetGo { .. } => Some(Self::SubscriberLetGo),
-            Event::SubscriberOvertaken { .. } => Some(Self::SubscriberOvertaken),
-            Event::LetGo { .. } => Some(Self::LetGo),
-            Event::Trouble { .. } => Some(Self::Trouble),
-            _ => None,
-        }
+    /// What an event is counted by; `None` if peers cannot cause many, or it is for those who debug. The program decides to how many
+    /// topics it subscribes, so that each has its own count: a thousand subscriptions that are lost at once are all named.
+    fn source_of(event: &Event) -> Option<Source> {
+        let (kind, subscription) = match event {
+            Event::PeerRejected { .. } => (Self::PeerRejected, None),
+            Event::Refused { .. } => (Self::Refused, None),
+            Event::NoticesUnavailable { .. } => (Self::NoticesUnavailable, None),
+            Event::SessionClosed { orderly: false, .. } => (Self::SessionClosed, None),
+            Event::SubscriberLetGo { .. } => (Self::SubscriberLetGo, None),
+            Event::SubscriberOvertaken { .. } => (Self::SubscriberOvertaken, None),
+            Event::LetGo { .. } => (Self::LetGo, None),
+            Event::Trouble { .. } => (Self::Trouble, None),
+            Event::Reconnected { target, .. } => (Self::Reconnected, Some(target.as_str())),
+            Event::Lost { target, .. } => (Self::Lost, Some(target.as_str())),
+            Event::Resumed { target, .. } => (Self::Resumed, Some(target.as_str())),
+            Event::Restarted { target, .. } => (Self::Restarted, Some(target.as_str())),
+            Event::Overtaken { topic, .. } => (Self::Overtaken, Some(topic.as_str())),
+            Event::Contradicted { topic, .. } => (Self::Contradicted, Some(topic.as_str())),
+            Event::Revoked { topic, .. } => (Self::Revoked, Some(topic.as_str())),
+            _ => return None,
+        };
+        Some((kind, subscription.unwrap_or_default().to_owned()))
+    }
+
+    /// Whether events of this kind are news rather than warnings.
+    fn is_information(self) -> bool {
+        matches!(self, Self::SessionClosed | Self::Reconnected | Self::Lost | Self::Resumed | Self::Restarted)
     }
 }
 
-/// The events of one kind in a second.
-#[derive(Debug, Default)]
+/// The events of one source in a second.
+#[derive(Debug)]
 struct Second {
     /// When it began, ns of the monotonic clock.
     began_ns: u64,
@@ -55,18 +80,19 @@ struct Second {
 impl Second {
     const NS: u64 = 1_000_000_000;
 
-    /// Returns whether one more is logged, and how many before it were not since the last one that was.
-    fn admit(&mut self, now_ns: u64) -> Option<u64> {
-        if self.logged > 0 && !self.is_over(now_ns) {
-            if self.logged == limits::EVENTS_LOGGED_MAX {
-                self.omitted += 1;
-                return None;
-            }
+    fn new(began_ns: u64) -> Self {
+        Self { began_ns, logged: 0, omitted: 0 }
+    }
+
+    /// Returns whether one more is logged.
+    fn admit(&mut self) -> bool {
+        let is_logged = self.logged < limits::EVENTS_LOGGED_MAX;
+        if is_logged {
+            self.logged += 1;
         } else {
-            (self.began_ns, self.logged) = (now_ns, 0);
+            self.omitted += 1;
         }
-        self.logged += 1;
-        Some(std::mem::take(&mut self.omitted))
+        is_logged
     }
 
     fn is_over(&self, now_ns: u64) -> bool {
@@ -75,12 +101,20 @@ impl Second {
 }
 
 impl TracingSink {
-    /// Returns whether an event of this kind is written, and how many of which kinds were left out in seconds that are over.
-    fn admit(&self, kind: Option<Limited>, now_ns: u64) -> (bool, Vec<(Limited, u64)>) {
-        let mut kinds = self.kinds.lock();
-        let over = kinds.iter_mut().filter(|(_, second)| second.omitted > 0 && second.is_over(now_ns));
-        let omitted = over.map(|(kind, second)| (*kind, std::mem::take(&mut second.omitted))).collect();
-        let is_written = kind.is_none_or(|kind| kinds.entry(kind).or_default().admit(now_ns).is_some());
+    /// Returns whether an event of this source is written, and how many of which sources were left out in seconds that are over.
+    fn admit(&self, source: Option<Source>, now_ns: u64) -> (bool, Vec<(Source, u64)>) {
+        let mut seconds = self.seconds.lock();
+        let mut omitted = Vec::new();
+        // There are never more seconds than events that were written within the last one.
+        seconds.retain(|source, second| {
+            let is_over = second.is_over(now_ns);
+            if is_over && second.omitted > 0 {
+                omitted.push((source.clone(), second.omitted));
+            }
+            !is_over
+        });
+        let is_written =
+            source.is_none_or(|source| seconds.entry(source).or_insert_with(|| Second::new(now_ns)).admit());
         (is_written, omitted)
     }
 }
@@ -88,12 +122,13 @@ impl TracingSink {
 impl EventSink for TracingSink {
     fn event(&self, event: &Event) {
         // Without the lock: what takes the records may block, and cause events.
-        let (is_written, omitted) = self.admit(Limited::of(event), SystemClock.monotonic_ns());
-        for (kind, omitted) in omitted {
-            if kind == Limited::SessionClosed {
-                tracing::info!(target: "fabricast", ?kind, omitted, "more events of this kind were left out");
+        let (is_written, omitted) = self.admit(Limited::source_of(event), SystemClock.monotonic_ns());
+        for ((kind, subscription), omitted) in omitted {
+            let subscription = Some(subscription).filter(|subscription| !subscription.is_empty());
+            if kind.is_information() {
+                tracing::info!(target: "fabricast", ?kind, subscription, omitted, "more events of this kind were left out");
             } else {
-                tracing::warn!(target: "fabricast", ?kind, omitted, "more events of this kind were left out");
+                tracing::warn!(target: "fabricast", ?kind, subscription, omitted, "more events of this kind were left out");
             }
         }
         if is_written {
@@ -113,19 +148,24 @@ mod tests {
 
     use super::*;
 
+    fn source(kind: Limited) -> Source {
+        (kind, String::new())
+    }
+
     #[test]
     fn rejections_beyond_the_limit_of_a_second_are_counted() {
-        let mut rejections = Second::default();
+        let sink = TracingSink::default();
         let begin = 5 * Second::NS;
-        let mut admit = |ns| rejections.admit(begin + ns);
+        let admit = |ns| sink.admit(Some(source(Limited::PeerRejected)), begin + ns);
         for number in 0..limits::EVENTS_LOGGED_MAX {
-            assert_eq!(admit(number.into()), Some(0));
+            assert_eq!(admit(number.into()), (true, vec![]));
         }
-        (0..1000).for_each(|number| assert_eq!(admit(500 + number), None));
-        assert_eq!(admit(Second::NS - 1), None);
-        assert_eq!(admit(Second::NS), Some(1001));
-        assert_eq!(admit(Second::NS), Some(0));
-        assert_eq!(admit(10 * Second::NS), Some(0));
+        (0..1000).for_each(|number| assert_eq!(admit(500 + number), (false, vec![])));
+        assert_eq!(admit(Second::NS - 1), (false, vec![]));
+        assert_eq!(admit(Second::NS), (true, vec![(source(Limited::PeerRejected), 1001)]));
+        assert_eq!(admit(Second::NS), (true, vec![]));
+        assert_eq!(admit(10 * Second::NS), (true, vec![]));
+        assert_eq!(sink.seconds.lock().len(), 1);
     }
 
     #[test]
@@ -133,14 +173,29 @@ mod tests {
         let sink = TracingSink::default();
         let begin = 7 * Second::NS;
         for number in 0..limits::EVENTS_LOGGED_MAX + 5 {
-            let (is_written, omitted) = sink.admit(Some(Limited::Refused), begin);
+            let (is_written, omitted) = sink.admit(Some(source(Limited::Refused)), begin);
             assert_eq!((is_written, omitted), (number < limits::EVENTS_LOGGED_MAX, vec![]));
         }
         // Others have limits of their own, or none.
-        assert_eq!(sink.admit(Some(Limited::Trouble), begin), (true, vec![]));
+        assert_eq!(sink.admit(Some(source(Limited::Trouble)), begin), (true, vec![]));
         assert_eq!(sink.admit(None, begin + Second::NS - 1), (true, vec![]));
-        assert_eq!(sink.admit(None, begin + Second::NS), (true, vec![(Limited::Refused, 5)]));
-        assert_eq!(sink.admit(Some(Limited::Refused), begin + Second::NS), (true, vec![]));
+        assert_eq!(sink.admit(None, begin + Second::NS), (true, vec![(source(Limited::Refused), 5)]));
+        assert_eq!(sink.admit(Some(source(Limited::Refused)), begin + Second::NS), (true, vec![]));
+    }
+
+    #[test]
+    fn many_subscriptions_that_are_lost_at_once_are_all_written() {
+        let sink = TracingSink::default();
+        let begin = 3 * Second::NS;
+        let lost = |number: u32| Event::Lost { target: format!("shm:node/{number}"), reason: String::new() };
+        for number in 0..1000 {
+            assert_eq!(sink.admit(Limited::source_of(&lost(number)), begin), (true, vec![]));
+        }
+        let again = (0..50).filter(|_| sink.admit(Limited::source_of(&lost(7)), begin).0).count();
+        assert_eq!(again, 9);
+        let left_out = ((Limited::Lost, "shm:node/7".to_owned()), 41);
+        assert_eq!(sink.admit(None, begin + Second::NS), (true, vec![left_out]));
+        assert!(sink.seconds.lock().is_empty(), "what is over is kept");
     }
 
     /// Counts records by their texts, and adds up what they say was left out.
@@ -200,6 +255,7 @@ mod tests {
         let peer = || -> crate::NodeName { Clone::clone(&peer) };
         let topic = || -> crate::TopicName { Clone::clone(&topic) };
         let text = String::new;
+        let epoch = crate::Epoch::FIRST;
         let limited = [
             Event::PeerRejected { reason: text() },
             Event::Refused { peer: peer(), topic: text(), reason: text() },
@@ -209,6 +265,13 @@ mod tests {
             Event::SubscriberOvertaken { peer: peer(), process: 1, topic: topic() },
             Event::LetGo { peer: peer(), topic: topic() },
             Event::Trouble { what: text() },
+            Event::Reconnected { target: text(), reason: text() },
+            Event::Lost { target: text(), reason: text() },
+            Event::Resumed { target: text(), epoch },
+            Event::Restarted { target: text(), epoch },
+            Event::Overtaken { peer: peer(), topic: topic() },
+            Event::Contradicted { peer: peer(), topic: topic() },
+            Event::Revoked { peer: peer(), topic: topic() },
         ];
         let (sink, counting) = (TracingSink::default(), Counting::default());
         let began_ns = SystemClock.monotonic_ns();

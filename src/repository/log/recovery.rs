@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::writer::LogWriter;
+use super::writer::{LogWriter, entry};
 use crate::id::Sequence;
 use crate::layout::WORD;
 use crate::layout::header::{HOT_PUBLISHED, HOT_SEQUENCE, StaticHeader};
@@ -59,7 +59,7 @@ impl Recover for LogWriter {
         }
         let end = LogPlace { position: walk.position, sequence: last };
         let published_ns = walk.published_ns;
-        let writer = Self::resume(Arc::clone(&region), (geometry, line), start, end);
+        let writer = Self::resume(Arc::clone(&region), (geometry, line), start, end, walk.begins);
         region.store(HOT_START_SEQUENCE, first.get());
         region.store(START_AGAIN, start);
         if let Some(published_ns) = published_ns {
@@ -83,6 +83,8 @@ struct Walk<'a> {
     next: Sequence,
     /// When the last frame was published.
     published_ns: Option<u64>,
+    /// The index as it must be: the one in the repository is written once nothing refuses it.
+    begins: Box<[LogPlace]>,
     /// A run of the checksum in private memory.
     run: Box<[u64]>,
 }
@@ -100,7 +102,8 @@ impl<'a> Walk<'a> {
     fn new(region: &'a Region, geometry: LogGeometry, line: &StaticHeader, position: u64) -> Self {
         let words = FrameCheck::HEAD_WORDS + geometry.payload_len_max().div_ceil(WORD);
         let (check, run) = (FrameCheck::new(line.topic, line.epoch), vec![0; words].into());
-        Self { region, geometry, check, position, next: Sequence::NONE, published_ns: None, run }
+        let begins = (0..SEGMENT_COUNT as u64).map(|segment| entry(&geometry, region, segment)).collect();
+        Self { region, geometry, check, position, next: Sequence::NONE, published_ns: None, begins, run }
     }
 
     /// The sequence of what is at this position, or behind a filler there.
@@ -128,19 +131,16 @@ impl<'a> Walk<'a> {
     }
 
     /// Has the index name the frame at `end` where segments begin between these positions, as [`LogWriter`] does.
-    fn index(&self, from: u64, end: u64, next: Sequence) {
+    fn index(&mut self, from: u64, end: u64, next: Sequence) {
         for segment in self.geometry.segment(from) + 1..=self.geometry.segment(end) {
             self.enter(segment, end, next);
         }
     }
 
     /// Makes an entry of the index right.
-    fn enter(&self, segment: u64, position: u64, sequence: Sequence) {
-        let entry = self.geometry.entry_offset(segment);
-        if [self.region.load(entry), self.region.load(entry + WORD)] != [position, sequence.get()] {
-            self.region.store(entry, position);
-            // Release: as in `LogWriter::enter`.
-            self.region.store_release(entry + WORD, sequence.get());
+    fn enter(&mut self, segment: u64, position: u64, sequence: Sequence) {
+        if let Some(begin) = self.begins.get_mut(self.geometry.entry(segment)) {
+            *begin = LogPlace { position, sequence };
         }
     }
 

@@ -124,16 +124,21 @@ impl Writer for LogWriter {
 
 impl LogWriter {
     /// Continues a repository whose oldest frame is at `start`, and whose newest record, with the sequence of `end`, ends there. Its index
-    /// is right.
+    /// becomes `begins`.
     pub(super) fn resume(
         region: Arc<Region>,
         (geometry, line): (LogGeometry, &StaticHeader),
         start: u64,
         end: LogPlace,
+        begins: Box<[LogPlace]>,
     ) -> Self {
         let LogPlace { position, sequence } = end;
         let place = geometry.capacity() - geometry.rest(position);
-        let begins = (0..SEGMENT_COUNT as u64).map(|segment| entry(&geometry, &region, segment)).collect();
+        for (segment, begin) in (0..).zip(&begins) {
+            if entry(&geometry, &region, segment) != *begin {
+                store(&geometry, &region, segment, *begin);
+            }
+        }
         let writer = Self {
             check: FrameCheck::new(line.topic, line.epoch),
             region,
@@ -402,14 +407,20 @@ impl LogWriter {
 
     /// Writes an entry of the index.
     fn enter(&mut self, segment: u64, position: u64, sequence: Sequence) {
+        let begins = LogPlace { position, sequence };
         if let Some(begin) = self.begins.get_mut(self.geometry.entry(segment)) {
-            *begin = LogPlace { position, sequence };
+            *begin = begins;
         }
-        let entry = self.geometry.entry_offset(segment);
-        self.region.store(entry, position);
-        // Release: a reader that sees the sequence sees its position. Pairs with the Acquire loads in `LogReader`.
-        self.region.store_release(entry + WORD, sequence.get());
+        store(&self.geometry, &self.region, segment, begins);
     }
+}
+
+/// Writes an entry of the index into the repository.
+fn store(geometry: &LogGeometry, region: &Region, segment: u64, begin: LogPlace) {
+    let entry = geometry.entry_offset(segment);
+    region.store(entry, begin.position);
+    // Release: a reader that sees the sequence sees its position. Pairs with the Acquire loads in `LogReader`.
+    region.store_release(entry + WORD, begin.sequence.get());
 }
 
 /// A payload in private memory, after the lead of its frame's checksum.
@@ -418,7 +429,7 @@ fn scratch(geometry: &LogGeometry) -> Box<[u64]> {
 }
 
 /// An entry of the index that nobody writes.
-fn entry(geometry: &LogGeometry, region: &Region, segment: u64) -> LogPlace {
+pub(super) fn entry(geometry: &LogGeometry, region: &Region, segment: u64) -> LogPlace {
     let offset = geometry.entry_offset(segment);
     LogPlace { position: region.load(offset), sequence: Sequence::new(region.load(offset + WORD)) }
 }

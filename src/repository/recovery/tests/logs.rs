@@ -140,14 +140,27 @@ fn damaged_log_is_refused() {
     };
     let newest = world.writer.last();
     assert_eq!(recover(&world), Ok(newest));
+    // An index entry that is wrong stays so, too, where the rest is refused.
+    let entry = world.geometry.entry_offset(world.geometry.segment(world.region.load(HOT_END)));
+    let right = world.region.load(entry);
+    world.region.store(entry, right + 8);
+    let words = |world: &Logs| {
+        let mut words = vec![0; world.region.len() / 8];
+        world.region.copy_out(0, &mut words);
+        words
+    };
     let positions = "the positions of the log";
     for (offset, what) in [(HOT_SEQUENCE, "the newest record"), (HOT_END, positions), (HOT_START, positions)]
     {
         let before = world.region.load(offset);
         world.region.store(offset, before + 1);
+        let damaged = words(&world);
         assert_eq!(recover(&world).unwrap_err().what, what);
+        assert!(words(&world) == damaged, "a refused log was changed");
         world.region.store(offset, before);
     }
+    assert_eq!(recover(&world), Ok(newest));
+    assert_eq!(world.region.load(entry), right);
     let place = world.geometry.offset(world.region.load(HOT_START));
     world.region.store(place + 16, 99);
     assert_eq!(recover(&world).unwrap_err().offset, place);

@@ -220,7 +220,8 @@ pub trait EventSink: Debug + Send + Sync {
 impl Event {
     /// Writes it as a `tracing` record with the target `fabricast`, with a level by its kind, as a node does that has no other sink. Of
     /// each kind that its peers can cause, the node writes up to ten events a second; where they concern one of its subscriptions, ten of
-    /// each subscription. How many it has left out it writes with its next event of any kind, a second later or more.
+    /// each subscription, and ten of each trouble. How many it has left out it writes with its next event of any kind, a second later or
+    /// more.
     ///
     /// ```
     /// use fabricast::{Event, EventSink};

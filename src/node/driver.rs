@@ -44,6 +44,9 @@ const WAIT_NS_MIN: u64 = 1_000_000;
 /// The pause after an operating system error, so that a lasting one does not make the loop spin.
 const TROUBLE_PAUSE: Duration = Duration::from_millis(50);
 
+/// How long a listener accepts until the same trouble is reported again.
+const TROUBLE_OVER_NS: u64 = 1_000_000_000;
+
 /// Drives the control plane of a node: accepts, answers, notices dead peers, and beats. The cost of a turn depends on what has
 /// happened since the last one, not on the number of sessions and topics.
 #[derive(Debug)]
@@ -51,8 +54,8 @@ pub(super) struct Driver {
     shared: Shared,
     agenda: Agenda,
     listeners: BTreeMap<u64, Box<dyn Acceptor>>,
-    /// What keeps listeners from accepting, by their keys.
-    troubles: BTreeMap<u64, String>,
+    /// What kept listeners from accepting, by their keys, and when last.
+    troubles: BTreeMap<u64, (String, u64)>,
     serving: Serving,
     served: BTreeMap<u64, Served>,
     tending: Tending,
@@ -232,7 +235,10 @@ impl Driver {
                 Err(error) if error.stops_accepting() => {
                     let what = ErrorChain(&error).to_string();
                     // It is tried again and again.
-                    if self.troubles.insert(key, what.clone()).as_ref() != Some(&what) {
+                    // Peers can end it and cause it again, too.
+                    let is_over = |last_ns| now_ns.saturating_sub(last_ns) >= TROUBLE_OVER_NS;
+                    let before = self.troubles.insert(key, (what.clone(), now_ns));
+                    if before.is_none_or(|(before, last_ns)| before != what || is_over(last_ns)) {
                         core.tell(&Event::Trouble { what });
                     }
                     is_stopped = true;
@@ -257,9 +263,6 @@ impl Driver {
                 }
                 ListenerNews::Back { address } => Event::ListensAgain { address: address.to_string() },
             });
-        }
-        if !is_stopped {
-            self.troubles.remove(&key);
         }
         // Usually out of descriptors. The connection stays queued, and the listener readable.
         let again_ns = is_stopped.then(|| now_ns.saturating_add(saturate(TROUBLE_PAUSE)));

@@ -6,15 +6,15 @@ use crate::limits;
 use crate::sync::Mutex;
 
 /// Writes events as `tracing` records with the target `fabricast`, each with a level by its kind. Of each kind that peers can cause, up to
-/// [`limits::EVENTS_LOGGED_MAX`] a second, or as many of each subscription: peers decide how many there are.
+/// [`limits::EVENTS_LOGGED_MAX`] a second, or as many of each subscription, and of each trouble: peers decide how many there are.
 #[derive(Debug, Default)]
 pub(crate) struct TracingSink {
     /// What has happened within a second, or was left out.
     seconds: Mutex<BTreeMap<Source, Second>>,
 }
 
-/// What events are counted by: their kind, and the topic or the address of the subscription that they concern; empty if it
-/// concerns none.
+/// What events are counted by: their kind, and what the peers do not decide: the topic or the address of the subscription that they
+/// concern, or the node's trouble without its cause; otherwise empty.
 type Source = (Limited, String);
 
 /// A kind of events that peers can cause, and that have a level of `info` or above.
@@ -38,18 +38,19 @@ enum Limited {
 }
 
 impl Limited {
-    /// What an event is counted by; `None` if peers cannot cause many, or it is for those who debug. The program decides to how many
-    /// topics it subscribes, so that each has its own count: a thousand subscriptions that are lost at once are all named.
+    /// What an event is counted by; `None` if peers cannot cause many, or it is for those who debug. A peer seems to hang once a second at
+    /// most. The program decides to how many topics it subscribes, so that each has its own count: a thousand subscriptions that are lost
+    /// at once are all named. So are troubles of different kinds, whatever a peer can cause of one; none names a peer before its cause.
     fn source_of(event: &Event) -> Option<Source> {
-        let (kind, subscription) = match event {
+        let (kind, concerns) = match event {
             Event::PeerRejected { .. } => (Self::PeerRejected, None),
             Event::Refused { .. } => (Self::Refused, None),
             Event::NoticesUnavailable { .. } => (Self::NoticesUnavailable, None),
             Event::SessionClosed { orderly: false, .. } => (Self::SessionClosed, None),
             Event::SubscriberLetGo { .. } => (Self::SubscriberLetGo, None),
             Event::SubscriberOvertaken { .. } => (Self::SubscriberOvertaken, None),
-            Event::LetGo { .. } => (Self::LetGo, None),
-            Event::Trouble { .. } => (Self::Trouble, None),
+            Event::Trouble { what } => (Self::Trouble, what.split(": ").next()),
+            Event::LetGo { topic, .. } => (Self::LetGo, Some(topic.as_str())),
             Event::Reconnected { target, .. } => (Self::Reconnected, Some(target.as_str())),
             Event::Lost { target, .. } => (Self::Lost, Some(target.as_str())),
             Event::Resumed { target, .. } => (Self::Resumed, Some(target.as_str())),
@@ -59,7 +60,7 @@ impl Limited {
             Event::Revoked { topic, .. } => (Self::Revoked, Some(topic.as_str())),
             _ => return None,
         };
-        Some((kind, subscription.unwrap_or_default().to_owned()))
+        Some((kind, concerns.unwrap_or_default().to_owned()))
     }
 
     /// Whether events of this kind are news rather than warnings.
@@ -123,12 +124,12 @@ impl EventSink for TracingSink {
     fn event(&self, event: &Event) {
         // Without the lock: what takes the records may block, and cause events.
         let (is_written, omitted) = self.admit(Limited::source_of(event), SystemClock.monotonic_ns());
-        for ((kind, subscription), omitted) in omitted {
-            let subscription = Some(subscription).filter(|subscription| !subscription.is_empty());
+        for ((kind, concerns), omitted) in omitted {
+            let concerns = Some(concerns).filter(|concerns| !concerns.is_empty());
             if kind.is_information() {
-                tracing::info!(target: "fabricast", ?kind, subscription, omitted, "more events of this kind were left out");
+                tracing::info!(target: "fabricast", ?kind, concerns, omitted, "more events of this kind were left out");
             } else {
-                tracing::warn!(target: "fabricast", ?kind, subscription, omitted, "more events of this kind were left out");
+                tracing::warn!(target: "fabricast", ?kind, concerns, omitted, "more events of this kind were left out");
             }
         }
         if is_written {
@@ -181,6 +182,18 @@ mod tests {
         assert_eq!(sink.admit(None, begin + Second::NS - 1), (true, vec![]));
         assert_eq!(sink.admit(None, begin + Second::NS), (true, vec![(source(Limited::Refused), 5)]));
         assert_eq!(sink.admit(Some(source(Limited::Refused)), begin + Second::NS), (true, vec![]));
+    }
+
+    /// An unusable keyring is told once.
+    #[test]
+    fn trouble_that_a_peer_causes_hides_no_other() {
+        let sink = TracingSink::default();
+        let trouble = |what: &str, cause: u32| Event::Trouble { what: format!("{what}: {cause}") };
+        let written = (0..1000).filter(|number| {
+            sink.admit(Limited::source_of(&trouble("accept a connection", *number)), Second::NS).0
+        });
+        assert_eq!(written.count(), 10);
+        assert!(sink.admit(Limited::source_of(&trouble("read the key file", 1)), Second::NS).0);
     }
 
     #[test]

@@ -253,7 +253,7 @@ impl Served {
             .chain(self.audience.due_ns())
             .chain(self.revoked_due_ns())
             .chain(self.tenure.due_ns())
-            .chain(self.connection.held_back_until_ns());
+            .chain(self.held_back_until_ns());
         own.chain(ended).chain(ending).min()
     }
 

@@ -29,9 +29,16 @@ pub(super) fn few(role: &Role) {
     let node = builder.events(Arc::<Told>::clone(&told)).open().expect("a node");
     let mut state = node.state_publisher::<Raw>("t").payload_len_max(LEN_MAX).open().expect("a topic");
     role.say("ready");
+    let mut filling = Vec::new();
     loop {
         match role.command().as_str() {
             "publish" => role.say(state.publish(b"value").expect("it fits")),
+            // All that are left.
+            "fill" => {
+                filling.extend(std::iter::from_fn(|| rustix::io::dup(std::io::stdin()).ok()));
+                role.say(filling.len());
+            }
+            "free" => role.say(filling.drain(..).count()),
             "refused" => role.say(told.0.lock().0),
             "troubles" => role.say(told.0.lock().1),
             command => panic!("what is {command}?"),
@@ -100,6 +107,28 @@ fn peers_whose_messages_are_full_of_descriptors_leave_most_to_the_node() {
     drop(ends);
     wait_until("the end of all", || victim.holdings().files <= before + 1);
     serves(&mut victim, dir.path());
+}
+
+/// Its last copy would be closed by the kernel, on the node's thread, if the message were received.
+#[test]
+fn descriptor_for_which_a_process_has_no_room_delays_nobody() {
+    const FILES: usize = 256;
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut victim = Peer::ready("few", dir.path(), &FILES.to_string());
+    serves(&mut victim, dir.path());
+    let innocent = RawPeer::greeted(dir.path(), "victim");
+    let peer = RawPeer::greeted(dir.path(), "victim");
+    assert!(victim.ask_number("fill") > 0);
+    let ends = send_lingering(&victim, &peer, &raw::hello(None), 1);
+    // A second hello, and nothing is left of its session.
+    peer.wait_closed();
+    for _ in 0..10 {
+        innocent.send(&raw::list_topics());
+        assert!(innocent.receive().is_some(), "it is answered");
+    }
+    victim.ask_number("free");
+    serves(&mut victim, dir.path());
+    drop(ends);
 }
 
 /// Asks to be woken through this socket. Returns whether it will be.

@@ -11,7 +11,7 @@ use rustix::net::UCred;
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType,
 };
 
 use super::background::{Background, Closing, Deferred, peek_files};
@@ -43,7 +43,8 @@ pub(super) struct ShmListener {
 /// A session's socket: `SOCK_SEQPACKET`, so that messages stay whole.
 #[derive(Debug)]
 pub(super) struct ShmConnection {
-    socket: Deferred,
+    /// Shared while a message is received in the background.
+    socket: Arc<Deferred>,
     background: Background,
     /// Whether this end dialled.
     is_dialling: bool,
@@ -53,7 +54,8 @@ pub(super) struct ShmConnection {
     held_back: Option<HeldBack>,
 }
 
-/// A message that carries a descriptor, while too many of them wait to be closed.
+/// A message that carries a descriptor, while too many of them wait to be closed; or whatever comes next, while a message is received in
+/// the background.
 #[derive(Clone, Copy, Debug)]
 struct HeldBack {
     since_ns: u64,
@@ -110,27 +112,29 @@ impl Acceptor for ShmListener {
 impl ShmListener {
     /// Gives the peer of a connection a place, if there is one.
     fn seat(&self, socket: OwnedFd) -> Result<ShmConnection, FabricError> {
-        let mut connection = ShmConnection::new(socket, false, &self.background);
-        let peer = socket_peercred(&connection.socket).map_err(FabricError::system("identify a peer"))?;
+        let socket = Deferred::new(socket, Closing::Connection, &self.background);
+        let peer = socket_peercred(&socket).map_err(FabricError::system("identify a peer"))?;
         let process = u32::try_from(peer.pid.as_raw_nonzero().get()).unwrap_or(0);
         let peer = PeerId::Process { user: peer.uid.as_raw(), process };
         let now_ns = SystemClock.monotonic_ns();
-        connection.place = match self.places.take(peer, limits::DIAL_UNITS, now_ns) {
+        let place = match self.places.take(peer, limits::DIAL_UNITS, now_ns) {
             Ok(place) => Ok(Some(place)),
             Err(TurnedAway { is_hasty: true, .. }) => {
                 // Not behind others that wait to be closed: it may dial again at once.
-                connection.socket.close_now();
+                socket.close_now();
                 return Err(FabricError::Closed);
             }
             Err(TurnedAway { why, .. }) => Err(why),
         };
+        let mut connection = ShmConnection::new(socket, false, &self.background);
+        connection.place = place;
         Ok(connection)
     }
 }
 
 impl ShmConnection {
-    fn new(socket: OwnedFd, is_dialling: bool, background: &Background) -> Self {
-        let socket = Deferred::new(socket, Closing::Connection, background);
+    fn new(socket: Deferred, is_dialling: bool, background: &Background) -> Self {
+        let socket = Arc::new(socket);
         Self { socket, background: background.clone(), is_dialling, place: Ok(None), held_back: None }
     }
 
@@ -149,7 +153,10 @@ impl ShmConnection {
                 set_socket_timeout(&socket, Timeout::Send, Some(left))?;
             }
             match rustix::net::connect(&socket, &address) {
-                Ok(()) => return Ok(Self::new(socket, true, background)),
+                Ok(()) => {
+                    let socket = Deferred::new(socket, Closing::Connection, background);
+                    return Ok(Self::new(socket, true, background));
+                }
                 Err(Errno::INTR | Errno::AGAIN) if left_ns > 0 => {}
                 Err(errno) => return Err(errno),
             }
@@ -182,14 +189,24 @@ impl ShmConnection {
         if self.held_back.is_some_and(|held_back| now_ns < held_back.until_ns) {
             return Ok(true);
         }
-        let before = self.held_back.take();
-        let Err(error) = self.background.check_next(&self.socket) else { return Ok(false) };
-        let since_ns = before.map_or(now_ns, |held_back| held_back.since_ns);
+        if Arc::strong_count(&self.socket) > 1 {
+            return self.hold_back(self.no_descriptor(), now_ns).map(|()| true);
+        }
+        match self.background.check_next(&self.socket) {
+            Ok(()) => Ok(false),
+            Err(error) => self.hold_back(error, now_ns).map(|()| true),
+        }
+    }
+
+    /// Leaves the next message in the socket for a while. This error once it has been there for too long.
+    fn hold_back(&mut self, error: FabricError, now_ns: u64) -> Result<(), FabricError> {
+        let since_ns = self.held_back.map_or(now_ns, |held_back| held_back.since_ns);
         if now_ns.saturating_sub(since_ns) >= limits::HELD_BACK_NS_MAX {
+            self.held_back = None;
             return Err(error);
         }
         self.held_back = Some(HeldBack { since_ns, until_ns: now_ns.saturating_add(limits::HELD_BACK_NS) });
-        Ok(true)
+        Ok(())
     }
 
     /// Receives the next message at this time.
@@ -205,10 +222,17 @@ impl ShmConnection {
         };
         let (files, is_cut) = match peeked {
             Ok(peeked) => peeked,
-            Err(errno) => return unreceived(errno),
+            Err(errno) => {
+                self.held_back = None;
+                return unreceived(errno);
+            }
         };
+        self.held_back = None;
+        if is_cut && files.is_empty() {
+            return self.receive_bytes(into, now_ns);
+        }
         // The others stay in the message: they are closed with the connection.
-        if files.len() > limits::MESSAGE_REGIONS_MAX || (is_cut && !files.is_empty()) {
+        if files.len() > limits::MESSAGE_REGIONS_MAX || is_cut {
             return Err(FabricError::TooManyRegions);
         }
         let max = into.len();
@@ -228,34 +252,57 @@ impl ShmConnection {
             Err(errno) => return unreceived(errno),
         };
         if received.flags.contains(ReturnFlags::TRUNC) {
-            return Err(FabricError::MessageTooLong { len: max.saturating_add(1), max });
+            return Err(too_long(max));
         }
-        let offer = self.offer(files, is_cut)?;
+        if files.is_empty() && received.flags.contains(ReturnFlags::CTRUNC) {
+            // The kernel had no memory to copy them.
+            return Err(FabricError::system("receive the peer's memory")(Errno::NOMEM));
+        }
+        let offer = self.offer(files);
         if received.bytes == 0 {
             return Ok(Received::Closed);
         }
         Ok(Received::Message { len: received.bytes, offer })
     }
 
-    /// The region of a message, if it carried one; `is_cut` if it could not be received.
-    fn offer(&self, mut files: Vec<Deferred>, is_cut: bool) -> Result<Option<Box<dyn Offer>>, FabricError> {
-        if files.is_empty() && !is_cut {
-            return Ok(None);
-        }
-        let file = match files.pop().filter(|_| !is_cut) {
-            Some(file) => Ok(file),
-            // The kernel does not say why. If a descriptor can be allocated now, the process was out of them before.
-            None => Err(match rustix::io::fcntl_dupfd_cloexec(&self.socket, 0) {
-                Err(errno @ (Errno::MFILE | Errno::NFILE)) => errno,
-                _ => Errno::MFILE,
-            }),
+    /// Receives a message whose descriptor this process could not copy. The kernel closes that for good, which may block, and is left to
+    /// another thread.
+    fn receive_bytes(&mut self, into: &mut [u8], now_ns: u64) -> Result<Received, FabricError> {
+        let max = into.len();
+        let (mut ancillary, flags) = (RecvAncillaryBuffer::default(), RecvFlags::DONTWAIT | RecvFlags::PEEK);
+        let peeked = rustix::net::recvmsg(&self.socket, &mut [IoSliceMut::new(into)], &mut ancillary, flags);
+        let peeked = match peeked {
+            Ok(peeked) => peeked,
+            Err(errno) => return unreceived(errno),
         };
-        let file = file.map_err(FabricError::system("receive the peer's memory"));
+        if peeked.flags.contains(ReturnFlags::TRUNC) {
+            return Err(too_long(max));
+        }
+        let error = self.no_descriptor();
+        self.background.discard_next(&self.socket);
+        self.hold_back(self.no_descriptor(), now_ns)?;
+        let offer = ShmOffer { file: Err(error), user: None, background: self.background.clone() };
+        Ok(Received::Message { len: peeked.bytes, offer: Some(Box::new(offer)) })
+    }
+
+    /// Why the kernel gave no descriptor for the memory of the next message. It does not say.
+    fn no_descriptor(&self) -> FabricError {
+        let errno = match rustix::io::fcntl_dupfd_cloexec(&self.socket, 0) {
+            Err(errno @ (Errno::MFILE | Errno::NFILE)) => errno,
+            // This process was out of them before.
+            _ => Errno::MFILE,
+        };
+        FabricError::system("receive the peer's memory")(errno)
+    }
+
+    /// The region of a message, if it carried one.
+    fn offer(&self, mut files: Vec<Deferred>) -> Option<Box<dyn Offer>> {
+        let file = files.pop()?;
         let user = match self.peer_address() {
             PeerAddress::Local { user, .. } => Some(user),
             PeerAddress::Network(_) | PeerAddress::Unknown => None,
         };
-        Ok(Some(Box::new(ShmOffer { file, user, background: self.background.clone() })))
+        Some(Box::new(ShmOffer { file: Ok(file), user, background: self.background.clone() }))
     }
 }
 
@@ -318,6 +365,19 @@ impl Connection for ShmConnection {
     }
 }
 
+impl Drop for ShmConnection {
+    fn drop(&mut self) {
+        if Arc::strong_count(&self.socket) > 1 {
+            // It is not closed yet. It fails only if the peer is gone.
+            let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+        }
+    }
+}
+
+fn too_long(max: usize) -> FabricError {
+    FabricError::MessageTooLong { len: max.saturating_add(1), max }
+}
+
 /// What there is in place of a message.
 fn unreceived(errno: Errno) -> Result<Received, FabricError> {
     match errno {
@@ -341,6 +401,7 @@ mod tests {
         let flags = SocketFlags::CLOEXEC;
         let (near, far) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let far = Deferred::new(far, Closing::Connection, background);
         (near, ShmConnection::new(far, false, background))
     }
 

@@ -58,6 +58,21 @@ fn queued_messages_are_retried_soon() {
     assert_eq!(driver.wait_time(), TEND_AGAIN);
 }
 
+/// Its connection stays readable: if it were watched, the thread would spin.
+#[test]
+fn message_to_a_subscriber_that_is_held_back_is_looked_at_when_it_is_due() {
+    let network = Network::new(0, Reach::Mapped);
+    let (fabric, clock) = (network.fabric(&"node".parse().unwrap()), Arc::clone(network.clock()));
+    let (shared, _driver) =
+        assemble((None, None), Arc::new(fabric), clock, Arc::new(TracingSink::default())).unwrap();
+    let address = Address::shm(&"peer".parse().unwrap());
+    for until_ns in [7, 9] {
+        let connection = Box::new(Scripted::held_back(until_ns));
+        let link = Link::dialled(&shared.core, connection, &address, (1_000, 1_000)).unwrap();
+        assert_eq!(link.turn(0, false), LinkTurn::Rests { due_ns: Some(until_ns) });
+    }
+}
+
 /// A landing region whose writes never complete.
 #[derive(Debug)]
 struct Stalled;

@@ -39,6 +39,10 @@ impl LinkAttachment {
 impl LinkState {
     /// Checks whether the peer's node runs.
     pub(super) fn check_pulse(&mut self, now_ns: u64) {
+        if self.connection.held_back_until_ns().is_some() {
+            // It has sent something, which this process cannot take yet.
+            self.pulse.note_message();
+        }
         let is_idle = self.attachments.is_empty() || !self.is_ready();
         if is_idle || !self.pulse.check(now_ns) {
             return;

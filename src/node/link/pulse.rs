@@ -50,6 +50,11 @@ impl Pulse {
         (self.was_heard, self.is_asked) = (true, false);
     }
 
+    /// Records that the peer has sent something, which may not be the answer that is awaited.
+    pub(super) fn note_message(&mut self) {
+        self.was_heard = true;
+    }
+
     /// Stops reading the repository of this attachment, because it is about to be revoked.
     pub(super) fn forget(&mut self, id: AttachmentId) {
         self.heart.take_if(|(known, _)| *known == id);

@@ -64,12 +64,18 @@ impl Served {
         let flushed = self.outbox.flush(self.connection.as_mut());
         match &flushed {
             Ok(_) => {}
-            Err(FabricError::Closed) => self.receive_rest(serving),
+            Err(FabricError::Closed) => {
+                self.receive_rest(serving);
+                if self.connection.held_back_until_ns().is_some() {
+                    // The rest is received later.
+                    self.over |= self.closing;
+                    return;
+                }
+            }
             Err(error) => {
                 let peer = self.peer.as_ref().map_or("a peer", NodeName::as_str);
-                serving
-                    .core
-                    .tell(&Event::Trouble { what: format!("cannot send to {peer}: {}", ErrorChain(error)) });
+                let reason = format!("cannot send to {peer}: {}", ErrorChain(error));
+                serving.core.tell(&Event::PeerRejected { reason });
             }
         }
         // The peer takes nothing, or is gone: it is not waited for.

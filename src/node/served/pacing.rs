@@ -31,6 +31,11 @@ impl Served {
         self.tenure.waits_until_ns.is_some()
     }
 
+    /// When to look again for the next message, which its connection holds back; `None` while it would not be taken.
+    pub(super) fn held_back_until_ns(&self) -> Option<u64> {
+        self.connection.held_back_until_ns().filter(|_| self.tenure.waits_until_ns.is_none())
+    }
+
     /// For what its handle is to be watched.
     pub(in crate::node) fn interest(&self) -> Option<Interest> {
         // While requests wait, the handle stays readable.
@@ -58,6 +63,10 @@ impl Served {
             return;
         }
         let since_ns = *self.tenure.idle_since_ns.get_or_insert(now_ns);
+        if self.connection.held_back_until_ns().is_some() {
+            // The next message may attach something.
+            return;
+        }
         if now_ns.saturating_sub(since_ns) >= limits::IDLE_SESSION_NS {
             let seconds = limits::IDLE_SESSION_NS / 1_000_000_000;
             self.session.reject(RefuseReason::Idle, &format!("nothing was attached for {seconds} s"));

@@ -45,6 +45,8 @@ pub(in crate::node) struct Line {
     sent: VecDeque<(Vec<u8>, usize)>,
     /// The last message: a send fails because the peer is gone, and has sent this before.
     last: Option<Vec<u8>>,
+    /// Until when that is held back.
+    last_held_back_until_ns: Option<u64>,
     /// The error of a receive without a message.
     error: Option<fn() -> FabricError>,
     /// It accepts no messages.
@@ -76,6 +78,11 @@ impl Scripted {
         Self(Arc::new(Mutex::new(line)), Arc::new(woken()), Arc::default())
     }
 
+    /// A connection on which nothing is received until then.
+    pub(in crate::node) fn held_back(until_ns: u64) -> Self {
+        Self::new(Line { held_back_until_ns: Some(until_ns), ..Line::default() })
+    }
+
     /// A connection that accepts no messages, with this one to be received.
     pub(in crate::node) fn full(message: Vec<u8>) -> Self {
         let arriving = VecDeque::from([(message, None)]);
@@ -91,6 +98,7 @@ impl Connection for Scripted {
         }
         if let Some(last) = line.last.take() {
             line.arriving.push_back((last, None));
+            line.held_back_until_ns = line.last_held_back_until_ns;
             return Err(FabricError::Closed);
         }
         line.exposed += usize::from(region.is_some());
@@ -425,6 +433,11 @@ fn landing_region_that_fails_later_ends_the_session() {
 /// An ending peer does not wait for answers. Its last message may come after the last receive, and before the answer.
 #[test]
 fn peer_that_ends_before_an_answer_ends_in_good_order() {
+    [None, Some(7)].into_iter().for_each(end_before_an_answer);
+}
+
+/// Ends a session whose last message is held back until then.
+fn end_before_an_answer(held_back_until_ns: Option<u64>) {
     let mut setup = Setup::new();
     let (_publisher, events) = setup.expose(1, u32::MAX);
     let [Ok(ClientEvent::Exposed(attachment))] = events[..] else { panic!("{events:?}") };
@@ -437,8 +450,14 @@ fn peer_that_ends_before_an_answer_ends_in_good_order() {
         let mut line = setup.line.lock();
         line.arriving.push_back((detach, None));
         line.last = Some(end);
+        line.last_held_back_until_ns = held_back_until_ns;
     }
     assert!(setup.turn(None).is_empty());
+    if held_back_until_ns.is_some() {
+        assert!(!setup.served.is_over());
+        setup.line.lock().held_back_until_ns = None;
+        setup.turn(None);
+    }
     assert!(setup.served.is_over());
     let events = setup.recorder.0.lock().clone();
     assert!(matches!(events.last(), Some(Event::SessionClosed { orderly: true, .. })), "{events:?}");

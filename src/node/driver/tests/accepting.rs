@@ -103,6 +103,24 @@ fn listener_that_cannot_accept_pauses_alone() {
     }
 }
 
+/// Peers can fill a backlog, have it emptied, and fill it again.
+#[test]
+fn trouble_that_comes_and_goes_is_reported_once_a_second() {
+    let mut doors = Doors::new();
+    let pause_ns = saturate(TROUBLE_PAUSE);
+    for _ in 0..10 {
+        doors.outcomes[0].lock().extend([Some(no_files as fn() -> _), None]);
+        assert_eq!(doors.turn(), [1, 1]);
+        doors.network.clock().advance(pause_ns);
+        assert_eq!(doors.turn(), [1, 1]);
+        assert_eq!(doors.told(|event| matches!(event, Event::Trouble { .. })), 1);
+    }
+    doors.network.clock().advance(TROUBLE_OVER_NS);
+    doors.outcomes[0].lock().extend([Some(no_files as fn() -> _)]);
+    assert_eq!(doors.turn(), [1, 1]);
+    assert_eq!(doors.told(|event| matches!(event, Event::Trouble { .. })), 2);
+}
+
 #[test]
 fn peer_that_is_turned_away_delays_nobody() {
     let mut doors = Doors::new();

@@ -69,6 +69,20 @@ fn connection_that_is_held_back_is_looked_at_when_it_is_due() {
     assert!(setup.served.interest().is_some());
 }
 
+/// What it has asked for is in the message that is held back.
+#[test]
+fn session_whose_first_request_is_held_back_is_not_idle() {
+    let mut setup = Setup::new();
+    setup.turn(None);
+    let due_ns = setup.served.due_ns(0).unwrap();
+    setup.line.lock().held_back_until_ns = Some(due_ns + 9);
+    setup.turn_at(due_ns + 1);
+    assert!(!setup.served.is_over());
+    setup.line.lock().held_back_until_ns = None;
+    setup.turn_at(due_ns + 2);
+    assert!(setup.served.is_over());
+}
+
 /// The rest waits, and is not lost.
 #[test]
 fn requests_of_a_peer_that_asks_for_too_much_wait_and_are_answered() {
@@ -92,6 +106,10 @@ fn requests_of_a_peer_that_asks_for_too_much_wait_and_are_answered() {
     assert!(pages.abs_diff(limits::UNITS_AT_ONCE / each) < 20, "{pages} pages at once");
     let waits_ns = setup.served.due_ns(now_ns).unwrap();
     assert!(waits_ns > now_ns && waits_ns < now_ns + 1_000_000_000, "{waits_ns}");
+    // What its connection held back is not looked at before.
+    setup.line.lock().held_back_until_ns = Some(now_ns);
+    assert_eq!(setup.served.due_ns(now_ns), Some(waits_ns));
+    setup.line.lock().held_back_until_ns = None;
     assert_eq!(other.waits_until(now_ns), None);
     // Once it has earned them.
     setup.turn_at(waits_ns);

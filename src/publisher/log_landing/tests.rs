@@ -11,7 +11,7 @@ use self::world::{Medium, Subscriber, Way, World};
 use super::*;
 use crate::id::Sequence;
 use crate::layout::WORD;
-use crate::layout::log::{HOT_END, RING_OFFSET};
+use crate::layout::log::{HOT_END, HOT_START, HOT_START_SEQUENCE, RING_OFFSET};
 use crate::repository::log::{LogReader, LogStart, head};
 use crate::testkit::random::{Random, amount, each_seed};
 
@@ -74,6 +74,26 @@ fn landing_region_whose_beginning_arrives_late_is_taken_by_the_publisher() {
         world.subscribers[0].read(100, 64);
     }
     assert_eq!(world.subscribers[0].told(), 4);
+}
+
+/// A damaged entry of the index names a late position, and the first record.
+#[test]
+fn index_entry_with_the_sequence_of_an_earlier_one_costs_a_new_subscriber_nothing() {
+    for medium in [Medium::Memory, Medium::Wire, Medium::Lossy(u64::MAX)] {
+        let mut world = World::new(1 << 13, 64);
+        world.publish(200);
+        let (region, geometry) =
+            (Arc::clone(world.topic.registration.region()), world.topic.geometry.log().unwrap());
+        let oldest = region.load(HOT_START_SEQUENCE);
+        let late = geometry.entry_offset(geometry.segment(region.load(HOT_END) - 1));
+        assert!(region.load(late) > region.load(HOT_START) && region.load(late + WORD) > oldest);
+        region.store(late + WORD, oldest);
+        world.subscribe(medium, oldest, 1);
+        world.settle();
+        let subscriber = world.subscribers.last().unwrap();
+        let lost = (subscriber.lapped, subscriber.damaged);
+        assert_eq!((subscriber.received, lost), (201 - oldest, (0, 0)), "{medium:?}");
+    }
 }
 
 /// The head may be outdated: the publisher may have gone round its ring since it was read.

@@ -16,7 +16,8 @@ pub(super) fn entries<'a>(
     geometry: &'a LogGeometry,
     memory: &'a Region,
 ) -> impl Iterator<Item = LogPlace> + 'a {
-    // Acquire: the newest sequence is loaded first, so that each record up to it begins before the end.
+    // Acquire: the newest sequence is loaded first, so that each record up to it begins before the end. The writer stores it before the
+    // end: an entry at the old end may be left out in between, and then an earlier one serves.
     let (newest, start) = (Sequence::new(memory.load_acquire(HOT_SEQUENCE)), memory.load(HOT_START));
     let end = memory.load_acquire(HOT_END);
     (0..SEGMENT_COUNT as u64).filter_map(move |segment| {
@@ -34,15 +35,15 @@ pub(super) fn entries<'a>(
     })
 }
 
-/// The position of the last indexed frame up to this record. Fetched words may be of different times: an entry with the sequence of an
-/// earlier one has a lower sequence than entries before it, and the records between would be skipped.
-pub(super) fn last_until(geometry: &LogGeometry, memory: &Region, wanted: Sequence) -> Option<u64> {
+/// The last indexed frame up to this record. Fetched words may be of different times, and others damaged: an entry with the sequence of
+/// an earlier one has a lower sequence than entries before it, and the records between would be skipped.
+pub(super) fn last_until(geometry: &LogGeometry, memory: &Region, wanted: Sequence) -> Option<LogPlace> {
     let is_in_order = |place: &LogPlace| {
         let before = entries(geometry, memory).filter(|other| other.position < place.position);
         before.map(|other| other.sequence).all(|sequence| sequence <= place.sequence)
     };
     let places = entries(geometry, memory).filter(|place| place.sequence <= wanted && is_in_order(place));
-    places.map(|place| place.position).max()
+    places.max_by_key(|place| place.position)
 }
 
 /// Reads the last commit. The sequence may be that of a later one.
@@ -63,8 +64,7 @@ pub(crate) fn place_of(geometry: &LogGeometry, memory: &Region, start: LogStart)
     if wanted > head.newest {
         return next_place(&head);
     }
-    let places = entries(geometry, memory).filter(|place| place.sequence <= wanted);
-    places.max_by_key(|place| place.position).unwrap_or_else(|| LogPlace {
+    last_until(geometry, memory, wanted).unwrap_or_else(|| LogPlace {
         position: memory.load(HOT_START),
         sequence: Sequence::new(memory.load(HOT_START_SEQUENCE)),
     })
@@ -73,8 +73,7 @@ pub(crate) fn place_of(geometry: &LogGeometry, memory: &Region, start: LogStart)
 /// The first position at which a reader of this record on may begin, however late it does: its frame, or the indexed one before it.
 pub(crate) fn first_place_of(geometry: &LogGeometry, memory: &Region, start: LogStart) -> u64 {
     let wanted = start.record(Sequence::new(memory.load(HOT_SEQUENCE)));
-    let places = entries(geometry, memory).filter(|place| place.sequence <= wanted);
-    places.map(|place| place.position).max().unwrap_or_else(|| memory.load(HOT_START))
+    last_until(geometry, memory, wanted).map_or_else(|| memory.load(HOT_START), |place| place.position)
 }
 
 /// The first indexed frame at or after this position; otherwise the next frame.

@@ -373,8 +373,8 @@ impl LogReader {
         };
         // Whatever the memory holds and the options request: the first record has the first sequence.
         self.next = next.max(Sequence::NONE.next());
-        let position = last_until(&self.geometry, memory, self.next);
-        self.move_to(position.unwrap_or_else(|| memory.load(HOT_START)), None);
+        let place = last_until(&self.geometry, memory, self.next);
+        self.move_to(place.map_or_else(|| memory.load(HOT_START), |place| place.position), None);
     }
 
     /// Continues after given up or damaged frames. The oldest remaining records would be given up next, so

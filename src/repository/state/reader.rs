@@ -28,7 +28,7 @@ pub(crate) struct StateReader {
     last: Sequence,
     /// The last value that was reported instead of received.
     unreceived: Sequence,
-    /// What was known before the last value was reported as damaged.
+    /// The last value that was reported as damaged, and what was known before.
     reported: Reported,
     /// Nothing was read from this memory yet, so that the slots need not hold the value after the last one.
     begins: bool,
@@ -87,17 +87,25 @@ struct UnprovenValue {
 struct Reported {
     /// That value; none if there is nothing to go back to.
     sequence: Sequence,
-    /// The last value that was received, and what was known then.
-    received: Sequence,
+    before: Known,
+    /// The header, check and tail stamp of its slot.
+    ends: [u64; HEADER_WORDS + TRAILER_WORDS],
+    /// The head stamp of the slot after the last value received, and the newest value by the hot line.
+    head: Sequence,
+    hot: Sequence,
+    /// After how many polls its slot is checked again, although these words are the same.
+    polls_left: u32,
+}
+
+/// What a reader knows between two values.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    /// The last value that was received, or reported.
+    last: Sequence,
     unreceived: Sequence,
     begins: bool,
     unreported: u64,
     conflated: u64,
-    /// The header of the reported value's slot.
-    header: [u64; HEADER_WORDS],
-    /// The head stamp of the slot after the last value received, and the newest value by the hot line.
-    head: Sequence,
-    hot: Sequence,
 }
 
 /// Why a copy of a slot was rejected.
@@ -147,7 +155,7 @@ impl StateReader {
     #[inline]
     fn newest(&mut self, memory: &Region) -> Option<Sequence> {
         if self.last == self.reported.sequence {
-            self.reconsider(memory);
+            self.reconsider(memory, |_| true);
         }
         if self.begins {
             return self.newest_named(memory).filter(|named| self.is_plausible_hot(memory, *named));
@@ -202,6 +210,13 @@ impl StateReader {
     /// Copies the slot of this sequence to private memory and checks the copy.
     #[inline]
     fn take(&mut self, memory: &Region, sequence: Sequence) -> Result<Taken, SlotRejection> {
+        let (len, tail) = self.copy(memory, sequence)?;
+        self.verify(sequence, len, tail)
+    }
+
+    /// Copies the slot of this sequence to private memory. Returns the length of its payload and its tail stamp.
+    #[inline]
+    fn copy(&mut self, memory: &Region, sequence: Sequence) -> Result<(usize, u64), SlotRejection> {
         let offset = self.geometry.slot_offset(sequence);
         // Acquire: pairs with the Release store of the head stamp in `StateWriter`.
         let head = memory.load_acquire(offset);
@@ -223,7 +238,7 @@ impl StateReader {
         // gone. Pairs with the Release fence in `StateWriter::open_slot`.
         fence(Ordering::Acquire);
         let tail = memory.load(offset + StateGeometry::tail_offset(len));
-        self.verify(sequence, len, tail)
+        Ok((len, tail))
     }
 
     /// The only place where a value is accepted: if the private copy in `self.slot` is valid.
@@ -348,7 +363,7 @@ impl Reader for StateReader {
     }
 
     fn resume(&mut self, before: &mut Self, is_same_epoch: bool) {
-        if is_same_epoch && before.has_reported() {
+        while is_same_epoch && before.has_reported() {
             before.go_back();
         }
         self.counts.add(&before.counts);
@@ -365,7 +380,7 @@ impl Reader for StateReader {
     }
 
     fn look_closely(&mut self) {
-        self.empty_left = 0;
+        (self.empty_left, self.reported.polls_left) = (0, 0);
     }
 
     fn expect_inline(&mut self) {
@@ -401,14 +416,13 @@ impl Reader for StateReader {
     /// Plans a fetch to find the newest value. A reader that keeps up fetches the value after the last one, and the head stamp
     /// of the one after that: usually one contiguous range. Otherwise it fetches the hot line and, as a guess, that value. A
     /// long value is not fetched before it is known to exist: that would cost every fetch that finds nothing new. After a damaged value
-    /// its header is fetched again.
+    /// its slot is fetched again: of a long one mostly the header.
     fn plan(&mut self) -> Fetch<Expected> {
         if self.is_unproven() {
             return self.proof(self.last_len);
         }
         if self.has_reported() {
-            let ranges = [HOT_LINE, self.geometry.slot_range(self.last, 0)];
-            return Fetch { ranges, purpose: Expected::Newest };
+            return self.plan_reported();
         }
         let next = self.last.next();
         let slot = self.geometry.slot_range(next, self.last_len);
@@ -437,7 +451,9 @@ impl Reader for StateReader {
     ) -> Result<Finding<Expected>, ReadFailure> {
         if fetched.purpose != Expected::Next {
             self.said = Sequence::new(mirror.load(HOT_SEQUENCE));
-            self.reconsider(mirror);
+            if let Some(more) = self.reconsider_fetched(mirror, fetched) {
+                return Ok(Finding::More(more));
+            }
         }
         if let Expected::Proof(sequence) = fetched.purpose
             && let Some(more) = self.prove(mirror, fetched, sequence)?
@@ -487,7 +503,7 @@ impl Reader for StateReader {
 
     /// No value before the one that was the newest at the time of the grant counts as missed.
     fn give_up(&mut self, last: Sequence) -> Option<(Sequence, u64)> {
-        if self.has_reported() && self.last > last {
+        while self.has_reported() && self.last > last {
             // No value has that sequence.
             self.go_back();
         }

@@ -42,7 +42,7 @@ impl StateReader {
     ) -> Result<Option<Taken>, ReadFailure> {
         loop {
             if self.has_reported() {
-                self.reconsider(memory);
+                self.reconsider(memory, |_| true);
             }
             let walk = self.walk(memory);
             if walk.newest == self.last {

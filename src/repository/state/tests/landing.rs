@@ -341,6 +341,30 @@ fn an_incomplete_value_is_skipped_when_the_next_one_has_arrived() {
     assert_eq!(landed.reader.counts().rejected, 0);
 }
 
+/// Its first packet has arrived, and a network is slow: the newest value of a topic is not hidden for good.
+#[test]
+fn value_whose_rest_arrives_after_it_was_reported_is_received() {
+    let mut landed = Landed::new(4);
+    landed.write();
+    landed.name(1);
+    assert_eq!(landed.receive(), Ok(Some((1, 0))));
+    let ByteRange { offset, len } = landed.publish().slot;
+    assert!(len > 64);
+    (offset..offset + 64).step_by(8).for_each(|word| landed.bring(word));
+    landed.expect_report(2, |failure| matches!(failure, ReadFailure::BrokenStamps { .. }));
+    (offset + 64..offset + len).step_by(8).for_each(|word| landed.bring(word));
+    assert_eq!(landed.receive(), Ok(Some((2, 0))));
+    // The last word to arrive is one of the payload.
+    let ByteRange { offset, len } = landed.publish().slot;
+    let late = offset + 40;
+    (offset..offset + len).step_by(8).filter(|word| *word != late).for_each(|word| landed.bring(word));
+    landed.expect_report(3, |failure| matches!(failure, ReadFailure::Damaged { .. }));
+    landed.bring(late);
+    let received = (0..=limits::EMPTY_POLLS_MAX).find_map(|_| landed.receive().unwrap());
+    assert_eq!(received, Some((3, 0)));
+    assert_eq!((landed.reader.counts().conflated, landed.reader.counts().rejected), (0, 2));
+}
+
 /// The hot line stays as it is until the publisher writes it again.
 #[test]
 fn reader_goes_back_from_a_number_that_no_value_has() {

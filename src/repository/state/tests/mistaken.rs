@@ -1,6 +1,7 @@
 //! Readers of memory that names a value which is not there.
 
 use super::*;
+use crate::limits::EMPTY_POLLS_MAX;
 
 /// A damaged number: the slot is that of the number itself.
 const FAR: u64 = 1 << 40;
@@ -11,6 +12,7 @@ struct Damaged {
     region: Arc<Region>,
     mirror: Region,
     reader: StateReader,
+    len_max: usize,
     now_ns: u64,
 }
 
@@ -20,10 +22,12 @@ type Read = Result<Option<(u64, u64)>, ReadFailure>;
 impl Damaged {
     /// Twenty values were published in eight slots, and received.
     fn new() -> Self {
-        let writer = writer(8, 72);
-        let (reader, region) = (reader(&writer), Arc::clone(writer.region()));
-        let mirror = Region::allocate(region.len(), Protection::PeersWrite).unwrap();
-        let mut damaged = Self { writer, region, mirror, reader, now_ns: 0 };
+        Self::with(72)
+    }
+
+    /// The same, of values of up to so many bytes.
+    fn with(len_max: usize) -> Self {
+        let mut damaged = Self::after(0, len_max);
         for sequence in 1..=20 {
             damaged.publish();
             assert_eq!(damaged.poll(), Ok(Some((sequence, 0))));
@@ -31,9 +35,23 @@ impl Damaged {
         damaged
     }
 
+    /// The first value to be published is the one after this.
+    fn after(last: u64, len_max: usize) -> Self {
+        let mut writer = writer(8, len_max);
+        writer.begin_after(Sequence::new(last));
+        let (reader, region) = (reader(&writer), Arc::clone(writer.region()));
+        let mirror = Region::allocate(region.len(), Protection::PeersWrite).unwrap();
+        Self { writer, region, mirror, reader, len_max, now_ns: 0 }
+    }
+
     fn publish(&mut self) {
         let sequence = self.writer.last().next().get();
-        self.writer.publish(&payload(sequence, 72), 1, sequence).unwrap();
+        self.writer.publish(&payload(sequence, self.len_max), 1, sequence).unwrap();
+    }
+
+    /// Changes a bit of this word, or changes it back.
+    fn flip(&self, offset: usize) {
+        self.region.store(offset, self.region.load(offset) ^ 4);
     }
 
     /// Makes the hot line name this value.
@@ -48,7 +66,7 @@ impl Damaged {
     fn taken(&self, taken: crate::repository::Taken) -> (u64, u64) {
         let verified = self.reader.verified(taken);
         let sequence = verified.meta.sequence.get();
-        assert_eq!(verified.payload, payload(sequence, 72));
+        assert_eq!(verified.payload, payload(sequence, self.len_max));
         (sequence, verified.conflated)
     }
 
@@ -223,4 +241,57 @@ fn number_that_was_named_in_vain_is_forgotten_by_the_next_subscription() {
     damaged.publish();
     assert_eq!(damaged.fetch(), Ok(Some((23, 0))));
     assert_eq!(damaged.reader.counts().conflated, 1);
+}
+
+/// What is damaged becomes right again: a word of the header is noticed at once, another one after a while.
+#[test]
+fn value_that_was_reported_is_received_once_it_is_right() {
+    let len = payload(21, 72).len();
+    let tail = StateGeometry::tail_offset(len);
+    for (word, polls) in [(24, 1), (32, EMPTY_POLLS_MAX + 1), (tail - 8, 1), (tail, 1)] {
+        let mut damaged = Damaged::new();
+        damaged.publish();
+        let word = damaged.slot(21) + word;
+        damaged.flip(word);
+        assert_eq!(damaged.poll_in_vain().len(), 1);
+        damaged.flip(word);
+        let received = (0..polls).find_map(|_| damaged.poll().unwrap());
+        assert_eq!(received, Some((21, 0)), "{word}");
+        assert_eq!((damaged.reader.counts().conflated, damaged.reader.counts().rejected), (0, 1));
+    }
+}
+
+/// Of a long value only the header is fetched each time.
+#[test]
+fn fetched_value_that_was_reported_is_received_once_it_is_right() {
+    for (len_max, is_long) in [(72, false), (60_000, true)] {
+        for word in [24, 32] {
+            let mut damaged = Damaged::with(len_max);
+            damaged.publish();
+            let word = damaged.slot(21) + word;
+            damaged.flip(word);
+            assert!(damaged.fetch().is_err());
+            (0..10).for_each(|_| assert_eq!(damaged.fetch(), Ok(None)));
+            let planned = damaged.reader.plan().ranges()[1].len;
+            assert_eq!(planned < payload(21, len_max).len(), is_long);
+            damaged.flip(word);
+            let received = (0..EMPTY_POLLS_MAX + 2).find_map(|_| damaged.fetch().unwrap());
+            assert_eq!(received, Some((21, 0)));
+            assert_eq!((damaged.reader.counts().conflated, damaged.reader.counts().rejected), (0, 1));
+        }
+    }
+}
+
+/// Its old head stamp is the last word that the writer replaces.
+#[test]
+fn damaged_value_that_is_being_overwritten_counts_once() {
+    let mut damaged = Damaged::new();
+    damaged.publish();
+    let slot = damaged.slot(21);
+    damaged.flip(slot + 32);
+    assert_eq!(damaged.poll_in_vain().len(), 1);
+    (22..29).for_each(|_| damaged.publish());
+    damaged.region.store(slot + 24, 29);
+    assert_eq!(damaged.poll(), Ok(Some((28, 6))));
+    assert_eq!((damaged.reader.counts().conflated, damaged.reader.counts().rejected), (6, 1));
 }

@@ -30,6 +30,8 @@ pub(crate) struct StateReader {
     unreceived: Sequence,
     /// The last value that was reported as damaged, and what was known before.
     reported: Reported,
+    /// The one that was reported before it, if no value was received between them.
+    reported_before: Reported,
     /// Nothing was read from this memory yet, so that the slots need not hold the value after the last one.
     begins: bool,
     /// How many more polls of mapped memory may find nothing before the hot line is read.
@@ -128,6 +130,7 @@ impl StateReader {
             last: Sequence::NONE,
             unreceived: Sequence::NONE,
             reported: Reported::default(),
+            reported_before: Reported::default(),
             begins: true,
             empty_left: limits::EMPTY_POLLS_MAX,
             last_len: 0,

@@ -23,10 +23,14 @@ impl StateReader {
 
     /// The last value before those that were reported.
     pub(super) fn received(&self) -> Sequence {
-        self.reported.before.last
+        match self.reported_before.sequence {
+            Sequence::NONE => self.reported.before.last,
+            _ => self.reported_before.before.last,
+        }
     }
 
-    /// Records what is known before the value of this sequence is reported.
+    /// Records what is known before the value of this sequence is reported. Of several in succession, the first one and the others are
+    /// gone back from apart.
     pub(super) fn note_reported(&mut self, memory: &Region, sequence: Sequence) {
         let known = Known {
             last: self.last,
@@ -35,8 +39,13 @@ impl StateReader {
             unreported: self.unreported,
             conflated: self.counts.conflated,
         };
-        let before = if self.has_reported() { self.reported.before } else { known };
-        self.reported = Reported { sequence, before, ..Reported::default() };
+        let (before, reported_before) = match (self.has_reported(), self.reported_before.sequence) {
+            (false, _) => (known, Reported::default()),
+            (true, Sequence::NONE) => (known, self.reported),
+            (true, _) => (self.reported.before, self.reported_before),
+        };
+        (self.reported, self.reported_before) =
+            (Reported { sequence, before, ..Reported::default() }, reported_before);
         (self.reported.head, self.reported.hot) = self.named(memory);
         // The slot may have become right since it was copied: the next poll checks it.
         self.reported.ends = self.ends(memory, sequence);
@@ -88,9 +97,10 @@ impl StateReader {
         Fetch { ranges: [HOT_LINE, slot], purpose: Expected::Newest }
     }
 
-    /// Forgets the values that were reported.
+    /// Forgets the value that was reported last.
     pub(super) fn go_back(&mut self) {
-        let Reported { before, .. } = std::mem::take(&mut self.reported);
+        let reported_before = std::mem::take(&mut self.reported_before);
+        let Reported { before, .. } = std::mem::replace(&mut self.reported, reported_before);
         (self.last, self.unreceived, self.begins) = (before.last, before.unreceived, before.begins);
         (self.unreported, self.counts.conflated) = (before.unreported, before.conflated);
         (self.keeps_up, self.attempts, self.suspect) = (false, 0, None);

@@ -295,3 +295,42 @@ fn damaged_value_that_is_being_overwritten_counts_once() {
     assert_eq!(damaged.poll(), Ok(Some((28, 6))));
     assert_eq!((damaged.reader.counts().conflated, damaged.reader.counts().rejected), (6, 1));
 }
+
+#[test]
+fn value_before_a_number_that_was_named_in_vain_is_reported_once() {
+    let mut damaged = Damaged::new();
+    damaged.publish();
+    assert_eq!(damaged.poll(), Ok(Some((21, 0))));
+    damaged.publish();
+    let word = damaged.slot(22) + 32;
+    damaged.flip(word);
+    assert_eq!(damaged.poll_in_vain().len(), 1);
+    damaged.name(23);
+    assert_eq!(damaged.poll_in_vain(), [broken(23)]);
+    damaged.name(22);
+    assert_eq!(damaged.poll_in_vain(), []);
+    // It is not forgotten.
+    damaged.flip(word);
+    let received = (0..=EMPTY_POLLS_MAX).find_map(|_| damaged.poll().unwrap());
+    assert_eq!(received, Some((22, 0)));
+    damaged.publish();
+    assert_eq!(damaged.poll(), Ok(Some((23, 0))));
+    assert_eq!((damaged.reader.counts().conflated, damaged.reader.counts().rejected), (0, 2));
+}
+
+/// However many are reported one after the other, none of them hides an earlier value.
+#[test]
+fn reader_goes_back_behind_all_numbers_that_were_named_in_vain() {
+    let mut damaged = Damaged::new();
+    damaged.reader = reader(&damaged.writer);
+    assert_eq!(damaged.fetch(), Ok(Some((20, 0))));
+    (0..2).for_each(|_| damaged.publish());
+    assert_eq!(damaged.fetch(), Ok(Some((22, 1))));
+    for far in 1..5 {
+        damaged.name(far * FAR);
+        assert_eq!(damaged.fetch(), Err(broken(far * FAR)));
+    }
+    damaged.publish();
+    assert_eq!(damaged.fetch(), Ok(Some((23, 0))));
+    assert_eq!((damaged.reader.counts().conflated, damaged.reader.counts().rejected), (1, 4));
+}

@@ -192,7 +192,7 @@ impl StateReader {
         // The head stamp of the next value may be damaged. Then only the hot line names it. The hot line may be damaged too, so its value
         // must be in a slot.
         let named = named.filter(|named| self.is_plausible_hot(memory, *named));
-        let is_head = head == next || head > next && self.is_plausible_head(memory, head, hot);
+        let is_head = head == next || head > next && self.is_plausible_head(memory, head, hot, next);
         let newest = named.max(is_head.then_some(head));
         self.empty_left = if newest.is_none() { limits::EMPTY_POLLS_MAX } else { self.empty_left };
         newest

@@ -81,7 +81,7 @@ impl StateReader {
             let head = Sequence::new(memory.load_acquire(self.geometry.slot_offset(next)));
             if head != next {
                 let hot = Sequence::new(memory.load_acquire(HOT_SEQUENCE));
-                let is_head = head > next && self.is_plausible_head(memory, head, hot);
+                let is_head = head > next && self.is_plausible_head(memory, head, hot, next);
                 let head = if is_head { head } else { Sequence::NONE };
                 if head.max(hot) < next {
                     break;

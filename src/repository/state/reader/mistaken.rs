@@ -149,19 +149,38 @@ impl StateReader {
         memory.load_acquire(self.geometry.slot_offset(sequence)) == sequence.get()
     }
 
-    /// Whether another word confirms this value, which a head stamp names: the hot line, which is at most one value behind, or the slot
-    /// before or after it.
-    #[cold]
-    pub(super) fn is_plausible_head(&self, memory: &Region, head: Sequence, hot: Sequence) -> bool {
-        let before = Sequence::new(head.get().saturating_sub(1));
-        hot >= before || self.is_headed(memory, before) || self.is_headed(memory, head.next())
+    /// Whether the slot of this sequence has its tail stamp.
+    fn is_tailed(&self, memory: &Region, sequence: Sequence) -> bool {
+        let ByteRange { offset, len } = self.slot_in(memory, sequence);
+        memory.load(offset + len - WORD) == sequence.get()
     }
 
-    /// Whether another word confirms this value, which the hot line names: its slot, or the one before it.
+    /// Whether another word confirms this value, which the head stamp in the slot of `next` names: the hot line, which is at most one
+    /// value behind, its own slot, if that is another one, or the slot before or after it.
+    #[cold]
+    pub(super) fn is_plausible_head(
+        &self,
+        memory: &Region,
+        head: Sequence,
+        hot: Sequence,
+        next: Sequence,
+    ) -> bool {
+        let before = Sequence::new(head.get().saturating_sub(1));
+        let is_elsewhere = self.geometry.slot_index(head) != self.geometry.slot_index(next);
+        hot >= before
+            || is_elsewhere && self.is_headed(memory, head)
+            || self.is_headed(memory, before)
+            || self.is_headed(memory, head.next())
+    }
+
+    /// Whether another word confirms this value, which the hot line names: one of its slot, or the slot before it.
     #[cold]
     pub(super) fn is_plausible_hot(&self, memory: &Region, hot: Sequence) -> bool {
         let is_in_slot = || Sequence::new(memory.load(self.geometry.slot_offset(hot))) >= hot;
         let before = Sequence::new(hot.get().saturating_sub(1));
-        hot == self.last.next() || is_in_slot() || self.is_headed(memory, before)
+        hot == self.last.next()
+            || is_in_slot()
+            || self.is_headed(memory, before)
+            || self.is_tailed(memory, hot)
     }
 }

@@ -365,6 +365,22 @@ fn value_whose_rest_arrives_after_it_was_reported_is_received() {
     assert_eq!((landed.reader.counts().conflated, landed.reader.counts().rejected), (0, 2));
 }
 
+/// The hot line was lost on an unreliable connection: the stamp over the slot of the skipped value names one that is there.
+#[test]
+fn skipped_values_are_noticed_without_the_hot_line() {
+    let mut landed = Landed::new(8);
+    landed.write();
+    landed.name(1);
+    assert_eq!(landed.receive(), Ok(Some((1, 0))));
+    for passed_over in 1..7 {
+        let last = landed.reader.last().get();
+        landed.pass_over(passed_over);
+        let newest = landed.write();
+        landed.region.store(landed.slot(last + 1), newest);
+        assert_eq!(landed.receive(), Ok(Some((newest, passed_over))));
+    }
+}
+
 /// The hot line stays as it is until the publisher writes it again.
 #[test]
 fn reader_goes_back_from_a_number_that_no_value_has() {

@@ -334,3 +334,16 @@ fn reader_goes_back_behind_all_numbers_that_were_named_in_vain() {
     assert_eq!(damaged.fetch(), Ok(Some((23, 0))));
     assert_eq!((damaged.reader.counts().conflated, damaged.reader.counts().rejected), (1, 4));
 }
+
+/// Its predecessor, which would confirm it, was published by nobody.
+#[test]
+fn first_value_with_a_damaged_head_stamp_is_reported() {
+    let mut damaged = Damaged::after(20, 72);
+    damaged.publish();
+    let slot = damaged.slot(21);
+    damaged.flip(slot);
+    assert_eq!(damaged.poll_in_vain(), [broken(21)]);
+    damaged.flip(slot);
+    assert_eq!(damaged.poll(), Ok(Some((21, 0))));
+    assert_eq!(damaged.poll_in_vain(), []);
+}

@@ -17,6 +17,11 @@ pub(crate) trait Arbiter: Debug + Send {
     /// Returns the last value that was received or skipped.
     fn last(&self) -> Sequence;
 
+    /// Returns the last value received, where a sequence names one value.
+    fn newest_value(&self) -> Option<Sequence> {
+        None
+    }
+
     /// Returns whether every value counts, and [`Verdict::Early`] is possible.
     fn wants_each(&self) -> bool {
         false

@@ -128,6 +128,11 @@ pub(crate) trait Reader: Debug + Sized {
     /// Returns the sequence of the last value that was taken, reported or skipped.
     fn last(&self) -> Sequence;
 
+    /// Returns the same without the values at the end that were reported as damaged and can still come: of a state, until the next one.
+    fn brought(&self) -> Sequence {
+        self.last()
+    }
+
     /// Returns up to where every value was taken, and none was damaged; [`Sequence::NONE`] if that is not certain.
     fn complete(&self) -> Sequence {
         self.last()

@@ -29,6 +29,10 @@ impl Arbiter for StateArbiter {
         self.last
     }
 
+    fn newest_value(&self) -> Option<Sequence> {
+        self.has_received.then_some(self.last)
+    }
+
     fn skip_to(&mut self, last: Sequence) {
         self.last = last;
     }

@@ -536,6 +536,10 @@ impl Reader for StateReader {
         self.last
     }
 
+    fn brought(&self) -> Sequence {
+        if self.has_reported() { self.received() } else { self.last }
+    }
+
     fn counts(&self) -> SubscriberStats {
         self.counts
     }

@@ -90,6 +90,11 @@ impl Damages {
         !self.pending.is_empty()
     }
 
+    /// Forgets what is known of this value: a line has brought it after all.
+    pub(super) fn forget(&mut self, sequence: Sequence) {
+        self.pending.retain(|damage| damage.value.sequence != sequence);
+    }
+
     /// Returns the error of the next value that no line has, or that none has brought in time. `lasts` are the last values of the
     /// lines, in order, of those that may bring it.
     pub(super) fn next(
@@ -118,8 +123,12 @@ impl Damages {
         let mut outlook = Outlook::Lost;
         for (other, last) in lasts.iter().enumerate().filter(|(other, _)| other != line) {
             let has_it = |damage: &Damage| damage.line == other && damage.value.may_be(value);
+            // A line of a state does not pass a damaged value before it has another one.
+            let is_found = |damage: &Damage| damage.line == other && damage.value.is(value);
             match last {
-                Some(last) if *last < value.sequence => outlook = Outlook::Awaited,
+                Some(last) if *last < value.sequence && !self.pending.iter().any(is_found) => {
+                    outlook = Outlook::Awaited;
+                }
                 Some(_) if !self.pending.iter().any(has_it) => return Outlook::Intact,
                 _ => {}
             }
@@ -252,6 +261,17 @@ mod tests {
         assert_eq!(reported(&mut damages, [9, 5], 1000 + TIMEOUT_NS), NOTHING);
         add(&mut damages, A, value(10, 1, "k"));
         assert_eq!(reported(&mut damages, [10, 0], 0), [10]);
+    }
+
+    /// Of a state each line is still at the value before.
+    #[test]
+    fn lines_that_have_reported_a_value_are_not_awaited() {
+        let mut damages = Damages::default();
+        add(&mut damages, A, value(5, 0, ""));
+        assert_eq!(reported(&mut damages, [4, 4], 0), NOTHING);
+        add(&mut damages, B, value(5, 0, ""));
+        assert_eq!(reported(&mut damages, [4, 4], 1), [5]);
+        assert!(!damages.are_pending());
     }
 
     #[test]

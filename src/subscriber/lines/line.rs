@@ -121,7 +121,8 @@ impl<S: LineSource + Renewable> Line<S> {
 
     /// What it has brought, of its present or last publisher.
     pub(super) fn position(&self) -> Option<Position> {
-        self.persistent.current().map(S::position)
+        let subscriber = self.persistent.current()?;
+        Some(Position { last: subscriber.brought(), ..subscriber.position() })
     }
 
     /// The epoch and the kind of its present or last publisher's topic.

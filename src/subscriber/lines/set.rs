@@ -299,6 +299,8 @@ impl<S: LineSource + Renewable> LineSet<S> {
     /// Reports a value that is damaged on every line that has got so far, or that no other line has brought in time.
     #[cold]
     fn give_up_damaged(&mut self) -> Result<(), ReceiveError> {
+        let newest = self.arbiter.as_ref().and_then(|arbiter| arbiter.newest_value());
+        newest.into_iter().for_each(|newest| self.damages.forget(newest));
         let may_bring = |line: &Line<S>| line.persistent.is_attached() && line.identity() == self.identity;
         let last_of =
             |line: &Line<S>| line.position().filter(|_| may_bring(line)).map(|position| position.last);

@@ -22,6 +22,11 @@ pub(crate) trait LineSource: RenewableHandle {
         judge: impl FnOnce(&Arrival<'_>) -> Verdict,
     ) -> Result<Option<Offer<Self::Item>>, ReceiveError>;
 
+    /// Returns the last value that it has brought or passed: see [`Reader::brought`].
+    fn brought(&self) -> Sequence {
+        self.position().last
+    }
+
     /// Fails once the topic has ended, or its publisher is gone.
     fn check_end(&self) -> Result<(), ReceiveError>;
 
@@ -77,6 +82,10 @@ impl<K: TopicKind, T: Payload> LineSource for Subscriber<K, T> {
         judge: impl FnOnce(&Arrival<'_>) -> Verdict,
     ) -> Result<Option<Offer<T::Owned>>, ReceiveError> {
         self.core.try_offer(judge, |bytes, _| T::decode(bytes))
+    }
+
+    fn brought(&self) -> Sequence {
+        self.core.reader.brought()
     }
 
     fn check_end(&self) -> Result<(), ReceiveError> {
@@ -137,6 +146,10 @@ impl<T: Payload> LineSource for AnySubscriber<T> {
         judge: impl FnOnce(&Arrival<'_>) -> Verdict,
     ) -> Result<Option<Offer<T::Owned>>, ReceiveError> {
         inside!(self, subscriber => subscriber.try_offer(judge))
+    }
+
+    fn brought(&self) -> Sequence {
+        inside!(self, subscriber => subscriber.brought())
     }
 
     fn check_end(&self) -> Result<(), ReceiveError> {

@@ -13,6 +13,7 @@ use crate::clock::Clock;
 use crate::fabric::{FabricError, KeyedWaker, Target};
 use crate::id::{Epoch, Incarnation, Kind, Meta, Sequence};
 use crate::repository::log::LogReader;
+use crate::repository::state::StateReader;
 use crate::repository::{Arbiter, Arrival, Reader, Verdict};
 use crate::subscriber::offer::Offer;
 use crate::subscriber::waiter::Membership;
@@ -35,6 +36,9 @@ enum Step {
 #[derive(Debug)]
 struct Scripted {
     position: Position,
+    is_state: bool,
+    /// The damaged value of a state that was reported last, after the last one received.
+    reported: Option<Sequence>,
     steps: Arc<Mutex<VecDeque<Step>>>,
 }
 
@@ -56,10 +60,20 @@ struct ScriptedSeek {
 impl Script {
     /// The publisher of this epoch is found, and is received after this record.
     fn find(&mut self, epoch: u64, after: u64) {
+        self.find_kind(epoch, after, false);
+    }
+
+    /// The same of a state.
+    fn find_state(&mut self, epoch: u64, after: u64) {
+        self.find_kind(epoch, after, true);
+    }
+
+    fn find_kind(&mut self, epoch: u64, after: u64, is_state: bool) {
         let (incarnation, epoch) = (Incarnation::new(7).unwrap(), Epoch::new(epoch).unwrap());
         let position = Position { incarnation, epoch, last: Sequence::new(after) };
         self.steps = Arc::default();
-        *self.found.lock() = Some(Scripted { position, steps: Arc::clone(&self.steps) });
+        let steps = Arc::clone(&self.steps);
+        *self.found.lock() = Some(Scripted { position, is_state, reported: None, steps });
     }
 
     fn publish(&self, until: u64) {
@@ -116,7 +130,7 @@ impl RenewableHandle for Scripted {
     }
 
     fn position(&self) -> Position {
-        self.position
+        Position { last: self.reported.unwrap_or(self.position.last), ..self.position }
     }
 
     fn renew(&mut self, next: Self, _: bool) {
@@ -130,11 +144,18 @@ impl LineSource for Scripted {
     type Item = u64;
 
     fn arbiter(&self) -> Box<dyn Arbiter> {
-        Box::new(<LogReader as Reader>::Arbiter::default())
+        match self.is_state {
+            true => Box::new(<StateReader as Reader>::Arbiter::default()),
+            false => Box::new(<LogReader as Reader>::Arbiter::default()),
+        }
     }
 
     fn kind(&self) -> Kind {
-        LogReader::KIND
+        if self.is_state { StateReader::KIND } else { LogReader::KIND }
+    }
+
+    fn brought(&self) -> Sequence {
+        self.position.last
     }
 
     fn try_offer(
@@ -163,12 +184,13 @@ impl LineSource for Scripted {
                     ReceiveError::Contradicted { first, .. } => {
                         self.position.last = Sequence::new(first.get() - 1);
                     }
+                    ReceiveError::BrokenStamps { sequence } => self.reported = Some(sequence),
                     _ => {}
                 }
                 return Err(error);
             }
         };
-        self.position.last = sequence;
+        (self.position.last, self.reported) = (sequence, None);
         let meta = Meta { sequence, epoch: self.position.epoch, published_ns: 0 };
         let verdict = judge(&Arrival { meta, conflated: 0, changed: None, payload: &[] });
         let sample = Sample { value: sequence.get(), meta, conflated: 0 };
@@ -331,4 +353,68 @@ fn only_records_of_the_line_whose_notices_were_wrong_are_withdrawn() {
         receive(&mut set, 7..=7);
         assert_eq!(set.missing(), 0);
     }
+}
+
+fn broken(sequence: u64) -> ReceiveError {
+    ReceiveError::BrokenStamps { sequence: Sequence::new(sequence) }
+}
+
+/// Two lines of a state that have brought twenty values.
+fn states() -> (LineSet<Scripted>, [Script; 2]) {
+    let (mut set, mut scripts) = set();
+    for script in &mut scripts {
+        script.find_state(1, 0);
+        script.publish(20);
+    }
+    receive(&mut set, 1..=20);
+    (set, scripts)
+}
+
+/// What was reported as damaged, once the lines have waited for each other.
+fn damaged(set: &mut LineSet<Scripted>) -> Vec<u64> {
+    set.clock().pause(Duration::from_millis(200));
+    let mut damaged = Vec::new();
+    loop {
+        match next(set) {
+            Ok(None) => return damaged,
+            Err(ReceiveError::BrokenStamps { sequence }) => damaged.push(sequence.get()),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// It has passed none of the values before that number.
+#[test]
+fn damaged_number_of_a_line_is_not_how_far_it_is() {
+    const FAR: u64 = 1 << 40;
+    let (mut set, [one, other]) = states();
+    one.fail(broken(FAR));
+    assert_eq!(next(&mut set).unwrap(), None);
+    let behind: Vec<_> = set.report().iter().map(|line| (line.last.get(), line.behind)).collect();
+    assert_eq!(behind, [(20, 0), (20, 0)]);
+    other.fail(broken(21));
+    assert_eq!(next(&mut set).unwrap(), None, "the first line may still bring it");
+    let mut reported = damaged(&mut set);
+    reported.sort_unstable();
+    assert_eq!(reported, [21, FAR]);
+}
+
+#[test]
+fn damaged_value_that_its_line_brings_after_all_is_not_reported() {
+    let (mut set, [one, _other]) = states();
+    one.fail(broken(21));
+    assert_eq!(next(&mut set).unwrap(), None, "the other line may bring it");
+    one.publish(21);
+    assert_eq!(next(&mut set).unwrap(), Some(21));
+    assert!(damaged(&mut set).is_empty());
+}
+
+#[test]
+fn value_of_a_state_that_is_damaged_on_both_lines_is_reported_at_once() {
+    let (mut set, [one, other]) = states();
+    one.fail(broken(21));
+    assert_eq!(next(&mut set).unwrap(), None);
+    other.fail(broken(21));
+    assert!(matches!(next(&mut set), Err(ReceiveError::BrokenStamps { .. })));
+    assert!(damaged(&mut set).is_empty());
 }

@@ -305,8 +305,10 @@ fn value_before_a_number_that_was_named_in_vain_is_reported_once() {
     let word = damaged.slot(22) + 32;
     damaged.flip(word);
     assert_eq!(damaged.poll_in_vain().len(), 1);
+    assert_eq!((damaged.reader.last().get(), damaged.reader.brought().get()), (22, 21));
     damaged.name(23);
     assert_eq!(damaged.poll_in_vain(), [broken(23)]);
+    assert_eq!((damaged.reader.last().get(), damaged.reader.brought().get()), (23, 21));
     damaged.name(22);
     assert_eq!(damaged.poll_in_vain(), []);
     // It is not forgotten.
@@ -329,6 +331,7 @@ fn reader_goes_back_behind_all_numbers_that_were_named_in_vain() {
     for far in 1..5 {
         damaged.name(far * FAR);
         assert_eq!(damaged.fetch(), Err(broken(far * FAR)));
+        assert_eq!(damaged.reader.brought().get(), 22);
     }
     damaged.publish();
     assert_eq!(damaged.fetch(), Ok(Some((23, 0))));

@@ -224,7 +224,7 @@ impl<R: Reader> Core<R> {
     #[inline]
     pub(super) fn rest(&mut self) {
         if self.subscription.is_reported_ready() && !self.is_cut_short {
-            self.subscription.rest(self.fetching.is_some(), self.reader.last());
+            self.subscription.rest(self.fetching.is_some(), self.reader.brought());
             self.accept_inline();
         }
     }
@@ -528,7 +528,7 @@ fn poll_notices<R: Reader>(
     if has_values {
         return Some(Finding::Something);
     }
-    if has_ended || notices.is_due(reader.last(), now_ns) { None } else { Some(Finding::Nothing) }
+    if has_ended || notices.is_due(reader.brought(), now_ns) { None } else { Some(Finding::Nothing) }
 }
 
 /// Posts a read.

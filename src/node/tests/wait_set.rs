@@ -300,6 +300,62 @@ fn false_claim_does_not_keep_a_set_awake() {
     assert!(ready <= waited_ns() / limits::WAITER_POLL_NS + 5, "{ready} times");
 }
 
+/// Nothing wakes the set when memory is right again: it looks.
+#[test]
+fn table_whose_damaged_number_was_followed_does_not_sleep_for_good() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(&dir, "p");
+    let mut table = node.table_publisher::<u64, u64>("t").open().unwrap();
+    let mut subscriber = node.table_subscriber::<u64, u64>("shm:p/t").timeout(TIMEOUT).open().unwrap();
+    let topic = node.core().topic(&"t".parse().unwrap()).unwrap();
+    let mut set = WaitSet::new().unwrap();
+    set.add(&mut subscriber, 0);
+    table.put(&1, &1).unwrap();
+    let mut received = 0;
+    let mut receive_all = |set: &mut WaitSet| {
+        while !set.wait(Duration::from_millis(100)).unwrap().is_empty() {
+            received += u64::from(subscriber.try_receive().unwrap().is_some());
+        }
+        received
+    };
+    assert_eq!(receive_all(&mut set), 1);
+    for newest in [1 << 40, 1] {
+        topic.registration.region().store(HOT_SEQUENCE, newest);
+        assert_eq!(set.wait(TIMEOUT).unwrap(), [0]);
+        assert_eq!(receive_all(&mut set), 1);
+    }
+    table.put(&1, &2).unwrap();
+    assert_eq!(set.wait(TIMEOUT).unwrap(), [0]);
+    assert_eq!(receive_all(&mut set), 2);
+}
+
+/// The same number is named when it has a value.
+#[test]
+fn state_whose_newest_value_was_reported_is_polled() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(&dir, "p");
+    let mut state = node.state_publisher::<u64>("t").open().unwrap();
+    let mut subscriber = node.state_subscriber::<u64>("shm:p/t").timeout(TIMEOUT).open().unwrap();
+    let topic = node.core().topic(&"t".parse().unwrap()).unwrap();
+    state.publish(&1).unwrap();
+    assert_eq!(subscriber.try_receive().unwrap().map(|sample| sample.value), Some(1));
+    topic.registration.region().store(HOT_SEQUENCE, 2);
+    // It reads the hot line only from time to time.
+    let mut is_reported = || matches!(subscriber.try_receive(), Err(ReceiveError::BrokenStamps { .. }));
+    wait_until("a report", || (0..1000).any(|_| is_reported()));
+    let mut set = WaitSet::new().unwrap();
+    set.add(&mut subscriber, 0);
+    // More often than while it waits for how it will be woken.
+    for _ in 0..200 {
+        assert_eq!(set.wait(TIMEOUT).unwrap(), [0]);
+        assert!(subscriber.try_receive().unwrap().is_none());
+    }
+    state.publish(&2).unwrap();
+    assert_eq!(set.wait(TIMEOUT).unwrap(), [0]);
+    assert_eq!(subscriber.try_receive().unwrap().map(|sample| sample.value), Some(2));
+    assert_eq!(subscriber.last().get(), 2);
+}
+
 #[test]
 fn descriptor_of_an_armed_set_becomes_readable() {
     let dir = tempfile::tempdir().unwrap();

@@ -41,7 +41,8 @@ impl Subscription {
         self.membership.as_ref().is_some_and(|membership| membership.is_ready())
     }
 
-    /// Tells its waiter that nothing new was found after `last`, and how to see that this changes.
+    /// Tells its waiter that nothing new was found after `last`, and how to see that this changes. `last` is before values that were
+    /// reported as damaged and may still come.
     #[cold]
     pub(in crate::subscriber) fn rest(&mut self, is_fetching: bool, last: Sequence) {
         self.tend_notices();
@@ -57,12 +58,15 @@ impl Subscription {
             (Source::Released(_), _) => return,
             _ if is_awaited && !is_fetching => at(limits::NOTICES_AWAITED_NS),
             (Source::Mapped(memory), source) => {
-                let newest = Some(memory.load(HOT_SEQUENCE)).filter(|newest| *newest > last.get());
-                let claim = newest.map(|newest| (newest, last));
-                if std::mem::replace(&mut self.claim, claim) == claim && claim.is_some() {
+                let newest = Sequence::new(memory.load(HOT_SEQUENCE));
+                let claim = Some((newest.get(), last)).filter(|_| newest != last);
+                let is_known = std::mem::replace(&mut self.claim, claim) == claim;
+                if is_known && newest > last {
                     // A publisher whose claim proves false must not keep the processor busy.
                     return membership.rest(at(limits::WAITER_POLL_NS));
                 }
+                // The last poll may not have seen it yet: then it is polled once more.
+                let seen = if is_known { newest } else { last };
                 let by = match (source, self.waking) {
                     (Some(NoticeSource::WakeWord(wake_word)), Waking::Slot(slot)) => {
                         WokenBy::Slot(wake_word.clone(), slot)
@@ -70,7 +74,7 @@ impl Subscription {
                     _ => WokenBy::Looks { interval_ns: limits::WAITER_POLL_NS, from_ns: now_ns },
                 };
                 let (memory, topic) = (Arc::clone(memory), Arc::<dyn Attachment>::clone(&self.attachment));
-                Condition::Values { memory, last, topic, by }
+                Condition::Values { memory, last, seen, topic, by }
             }
             (Source::Landing { .. }, _) => match &mut self.notice_source {
                 Some(NoticeSource::Immediate(arrivals)) => {

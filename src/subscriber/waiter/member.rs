@@ -34,8 +34,8 @@ pub(crate) enum Condition {
     Notices { receiver: Arc<NoticeReceiver>, mailbox: Arc<Mailbox>, seen: Sequence, due_ns: u64 },
     /// The publisher has written, or it is this time, ns.
     Arrivals { source: Arc<dyn ArrivalSource>, signal: Arc<ArrivalSignal>, due_ns: Option<u64> },
-    /// This memory has a value after `last`, or the topic has ended.
-    Values { memory: Arc<Region>, last: Sequence, topic: Arc<dyn Watched>, by: WokenBy },
+    /// This memory has a value after `last`, names another one than `seen`, or the topic has ended.
+    Values { memory: Arc<Region>, last: Sequence, seen: Sequence, topic: Arc<dyn Watched>, by: WokenBy },
 }
 
 /// A topic whose end is something new.
@@ -145,8 +145,10 @@ impl Member {
     /// Whether its memory, or a notice, shows something new.
     pub(super) fn has_news(&self) -> bool {
         match &*self.condition.lock() {
-            Condition::Values { memory, last, topic, .. } => {
-                topic.has_ended() || memory.load_acquire(HOT_SEQUENCE) > last.get()
+            Condition::Values { memory, last, seen, topic, .. } => {
+                let newest = Sequence::new(memory.load_acquire(HOT_SEQUENCE));
+                // An earlier one if a reader has followed a number that no value has.
+                topic.has_ended() || newest > *last || newest != *seen
             }
             Condition::Notices { mailbox, seen, .. } => mailbox.has_news(*seen),
             Condition::Arrivals { signal, .. } => signal.is_raised(),

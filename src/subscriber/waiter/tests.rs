@@ -1,5 +1,8 @@
 use super::*;
 use crate::fabric::{ArrivalSignal, ArrivalSignals, ArrivalSource};
+use crate::id::Sequence;
+use crate::layout::header::HOT_SEQUENCE;
+use crate::memory::{Protection, Region};
 
 /// A source from which nothing comes: signals are raised without it.
 #[derive(Debug)]
@@ -103,4 +106,39 @@ fn member_that_rests_wakes_a_waiter_only_while_it_is_armed() {
     waiter.disarm();
     membership.rest_anew(u64::MAX);
     assert!(keys.is_empty() && !is_readable(&waiter));
+}
+
+/// A topic that lives on.
+#[derive(Debug)]
+struct Living;
+
+impl Watched for Living {
+    fn has_ended(&self) -> bool {
+        false
+    }
+}
+
+/// The reader of a damaged number is told when the memory names another one, also an earlier one.
+#[test]
+fn earlier_number_than_the_last_one_seen_is_something_new() {
+    const FAR: u64 = 1 << 40;
+    let memory = Arc::new(Region::allocate(4096, Protection::PeersRead).unwrap());
+    let waiter = Waiter::new().unwrap();
+    let membership = waiter.add(7);
+    let mut keys = Vec::new();
+    for (last, seen, restored) in [(FAR, FAR, 21), (21, 20, 21)] {
+        memory.store(HOT_SEQUENCE, seen);
+        membership.rest(Condition::Values {
+            memory: Arc::clone(&memory),
+            last: Sequence::new(last),
+            seen: Sequence::new(seen),
+            topic: Arc::new(Living),
+            by: WokenBy::Looks { interval_ns: 1000, from_ns: 0 },
+        });
+        waiter.wait(Duration::ZERO, 0, &mut keys).unwrap();
+        assert!(keys.is_empty());
+        memory.store(HOT_SEQUENCE, restored);
+        waiter.wait(Duration::from_secs(10), 0, &mut keys).unwrap();
+        assert_eq!(keys, [7], "{last}");
+    }
 }

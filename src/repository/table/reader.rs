@@ -236,13 +236,15 @@ impl TableReader {
         Goal { geometry, wanted, floor, keys_done: *keys_done, is_for_keys: false }
     }
 
-    /// Records that the entry of a cell is damaged.
-    pub(super) fn suspect(&mut self, cell: usize, stamp: Stamp) {
+    /// Records that an entry of a cell is damaged.
+    pub(super) fn suspect(&mut self, memory: &Region, cell: usize) {
         let is_wanted = self.wanted.has(cell);
+        let version = Stamp::new(memory.load(self.geometry.version_offset(cell)));
         if let Some(known) = self.cells.get_mut(cell) {
-            // Passes skip the changes of a key that nobody wants: an old version of it does not show a wrong read.
-            if !is_wanted && stamp.sequence() <= self.floor {
-                known.version = stamp;
+            // Passes skip the changes of a key that nobody wants: an old version of it does not show a wrong read. The entry may be the one
+            // before the newest.
+            if !is_wanted && version.sequence() <= self.floor {
+                known.version = version;
             }
             // Its key may be another one, which may be wanted: the next entry shows.
             known.has_key &= is_wanted;

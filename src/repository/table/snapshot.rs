@@ -201,7 +201,7 @@ impl SnapshotScan {
                 } else {
                     let Held { begin, room, .. } = *held;
                     *held = Held { stamp, begin, room, is_damaged: true, ..Held::default() };
-                    reader.suspect(cell, stamp);
+                    reader.suspect(memory, cell);
                 }
             }
         }

@@ -211,7 +211,8 @@ impl TableLanding {
         // The pages of a commit are stored before the newest sequence. One that no page shows is no commit: the hot line is damaged.
         let (until, is_ahead) = (pass.until.min(pass.shown), pass.until > pass.shown);
         // If that line has changed since, the next pass follows it.
-        if !pass.has_missed && !(is_ahead && newest(region) != pass.until) {
+        let is_over = !is_ahead || newest(region) == pass.until;
+        if is_over && !pass.has_missed {
             let mut batch = LandingBatch::<1>::new();
             batch.add(self.hot(region, until));
             if self.post(source, &batch) {

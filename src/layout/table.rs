@@ -287,7 +287,7 @@ impl Stamp {
 
     /// Returns the stamp of an entry that is the newest again, because the next ones are lost, the last of them with this stamp. The next
     /// one has a revision after theirs. If that is none, nobody knows how many there were: the next one has a revision that theirs are far
-    /// from.
+    /// from, unless two publishers were killed before that: after the third, the stamp of a lost entry may come again.
     pub(crate) fn after_lost(self, lost: Self) -> Self {
         if lost != Self::NONE {
             return self.after_discarding(lost);

@@ -124,6 +124,12 @@ where
         self.table.pretend(newest);
     }
 
+    /// Pretends that, and that it has changed every page of the table.
+    #[cfg(test)]
+    pub(crate) fn pretend_everywhere(&self, newest: u64) {
+        self.table.pretend_everywhere(newest);
+    }
+
     /// Begins an event. Its first record sets the publish time of all its records and values.
     pub fn event(&mut self) -> FeedEventBuilder<'_, K, R, V> {
         self.begin(true)

@@ -262,6 +262,11 @@ impl<T: crate::payload::Payload> Publisher<TableTopic, T> {
         self.writer.pretend(Sequence::new(newest));
     }
 
+    /// Pretends that, and that it has changed every page.
+    pub(crate) fn pretend_everywhere(&self, newest: u64) {
+        self.writer.pretend_everywhere(Sequence::new(newest));
+    }
+
     /// Publishes encoded bytes as the value of an encoded key.
     pub(crate) fn put_bytes(&mut self, key: &[u8], value: &[u8]) -> Result<Sequence, PublishError> {
         let now_ns = self.output.realtime_ns();

@@ -37,11 +37,14 @@ pub(crate) struct TableLanding {
     epoch: Epoch,
     /// The commit named by its hot line.
     written: Sequence,
+    /// The commit that the repository's hot line named when that was written: the same, or one that there is not, because that line is
+    /// damaged.
+    named: Sequence,
     /// All cells changed by commits up to this one are written.
     floor: Sequence,
-    /// The newest commit that a pass found in a cell before its hot line: no earlier pass is complete, because the cell may have
-    /// changed before that, too, and its page shows that with its commit only.
-    missed: Sequence,
+    /// The newest commit that a pass found in a cell before its hot line, and the cell: no earlier pass is complete, because the cell may
+    /// have changed before that, too, and its page shows that with its commit only.
+    missed: (Sequence, usize),
     /// For each cell the entry written.
     cells: Box<[Stamp]>,
     pass: Option<LandingPass>,
@@ -51,6 +54,8 @@ pub(crate) struct TableLanding {
 #[derive(Clone, Copy, Debug)]
 struct LandingPass {
     until: Sequence,
+    /// The newest commit that a page shows: there is none after it, except one that is under way.
+    shown: Sequence,
     /// The next cell.
     cell: usize,
     /// A cell was not found as of the pass's commit.
@@ -78,8 +83,9 @@ impl Landing for TableLanding {
             return Err(LandingError::Lossy);
         }
         let cells = vec![Stamp::NONE; geometry.capacity()].into();
-        let [written, floor, missed] = [Sequence::NONE; 3];
-        Ok(Self { writer, geometry, epoch, written, floor, missed, cells, pass: None })
+        let [written, named, floor] = [Sequence::NONE; 3];
+        let missed = (Sequence::NONE, 0);
+        Ok(Self { writer, geometry, epoch, written, named, floor, missed, cells, pass: None })
     }
 
     fn writer(&self) -> &LandingWriter<()> {
@@ -114,7 +120,7 @@ impl Landing for TableLanding {
         for _ in 0..PASSES_MAX {
             has_posted |= self.advance(source, left);
             let is_stopped = self.pass.is_some() || self.writer.is_closed();
-            if is_stopped || self.written.get() >= Self::end(source) {
+            if is_stopped || !self.is_behind(Self::end(source)) {
                 break;
             }
         }
@@ -123,7 +129,7 @@ impl Landing for TableLanding {
 
     #[inline]
     fn is_behind(&self, end: u64) -> bool {
-        self.written.get() < end
+        self.written.get() < end && self.named.get() != end
     }
 
     fn is_settled(&mut self, _: &Registration) -> bool {
@@ -151,18 +157,33 @@ impl TableLanding {
         self.add_page(&mut batch, cell / PAGE_CELLS);
         batch.add(self.hot(region, sequence));
         if self.post(source, &batch) {
-            (self.written, self.floor) = (sequence, sequence);
+            (self.written, self.named, self.floor) = (sequence, sequence, sequence);
         }
+    }
+
+    /// Begins a pass.
+    #[inline]
+    fn begin(&mut self, region: &Region) -> LandingPass {
+        let until = newest(region);
+        let (missed, cell) = self.missed;
+        // A version only grows: one that was greater was damaged, and hid the cell's change.
+        let is_restored =
+            until < missed && Stamp::new(region.load(self.geometry.version_offset(cell))).sequence() < missed;
+        if is_restored {
+            self.missed = (Sequence::NONE, 0);
+        }
+        // And so does the newest sequence.
+        if is_restored || until < self.floor {
+            self.floor = Sequence::NONE;
+        }
+        LandingPass { until, shown: Sequence::NONE, cell: 0, has_missed: until < self.missed.0 }
     }
 
     /// Continues the pass, or begins one, until it is over, `left` bytes are copied, or too much is in flight. Returns whether
     /// anything was written.
     fn advance(&mut self, source: &Registration, left: &mut u64) -> bool {
         let region = source.region();
-        let mut pass = self.pass.take().unwrap_or_else(|| {
-            let until = newest(region);
-            LandingPass { until, cell: 0, has_missed: until < self.missed }
-        });
+        let mut pass = self.pass.take().unwrap_or_else(|| self.begin(region));
         let mut has_posted = false;
         while pass.cell < self.geometry.capacity() {
             if *left == 0 || !self.has_room() {
@@ -187,14 +208,19 @@ impl TableLanding {
                 pass.has_missed |= region.load(self.geometry.slot_offset(*cell, *stamp)) != stamp.get();
             }
         }
-        if !pass.has_missed {
+        // The pages of a commit are stored before the newest sequence. One that no page shows is no commit: the hot line is damaged.
+        let (until, is_ahead) = (pass.until.min(pass.shown), pass.until > pass.shown);
+        // If that line has changed since, the next pass follows it.
+        let is_over = !is_ahead || newest(region) == pass.until;
+        if is_over && !pass.has_missed {
             let mut batch = LandingBatch::<1>::new();
-            batch.add(self.hot(region, pass.until));
+            batch.add(self.hot(region, until));
             if self.post(source, &batch) {
-                (self.written, has_posted) = (pass.until, true);
+                (self.written, self.named, has_posted) = (until, pass.until, true);
             }
         }
-        self.floor = pass.until;
+        // The commit that a page shows may be under way then, with other pages that do not show it yet.
+        self.floor = Sequence::new(until.get().saturating_sub(u64::from(is_ahead)));
         has_posted
     }
 
@@ -212,7 +238,7 @@ impl TableLanding {
             let version = Stamp::new(region.load_acquire(self.geometry.version_offset(cell)));
             let Some(stamp) = self.as_of(region, (cell, version), pass.until) else {
                 pass.has_missed = true;
-                self.missed = self.missed.max(version.sequence());
+                self.missed = self.missed.max((version.sequence(), cell));
                 continue;
             };
             if self.cells.get(cell) == Some(&stamp) {
@@ -245,11 +271,13 @@ impl TableLanding {
         while pass.cell < self.geometry.capacity() {
             let cell = pass.cell;
             let page = cell / PAGE_CELLS;
-            if cell.is_multiple_of(PAGE_CELLS)
-                && Sequence::new(region.load_acquire(self.geometry.page_offset(page))) <= self.floor
-            {
-                pass.cell = self.geometry.cells_of(page).end;
-                continue;
+            if cell.is_multiple_of(PAGE_CELLS) {
+                let changed = Sequence::new(region.load_acquire(self.geometry.page_offset(page)));
+                pass.shown = pass.shown.max(changed);
+                if changed <= self.floor {
+                    pass.cell = self.geometry.cells_of(page).end;
+                    continue;
+                }
             }
             pass.cell += 1;
             let version = region.load(self.geometry.version_offset(cell));

@@ -1,5 +1,6 @@
 //! Feeds between nodes of one host.
 
+mod ahead;
 mod losses;
 
 use std::collections::BTreeMap;

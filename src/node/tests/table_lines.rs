@@ -86,13 +86,13 @@ fn line_that_seemed_to_be_ahead_silences_no_other_for_good() {
     }
     other.put("k2", &2).unwrap();
     follow(&mut lines, &mut held);
-    one.pretend(1 << 40);
+    one.pretend_everywhere(1 << 40);
     follow(&mut lines, &mut held);
     assert_eq!(held, map([("k1", 1)]), "the first line seems not to have the other key");
     other.put("k3", &3).unwrap();
     follow(&mut lines, &mut held);
     assert_eq!(held, map([("k1", 1)]));
-    one.pretend(1);
+    one.pretend_everywhere(1);
     // One finds the error, the other offers its keys again.
     (0..2).for_each(|_| follow(&mut lines, &mut held));
     assert_eq!(held, map([("k1", 1), ("k2", 2), ("k3", 3)]));
@@ -101,6 +101,30 @@ fn line_that_seemed_to_be_ahead_silences_no_other_for_good() {
     other.remove("k2").unwrap();
     follow(&mut lines, &mut held);
     assert_eq!(held, map([("k1", 1), ("k3", 3), ("k4", 4)]));
+}
+
+/// Its pages show that its hot line is damaged.
+#[test]
+fn line_whose_hot_line_is_ahead_hides_no_key_of_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let [first, second] = [node(&dir, "a"), node(&dir, "b")];
+    let subscribing = anonymous(&dir);
+    let (mut one, mut other) = (table(&first), table(&second));
+    let mut lines = lines(&subscribing);
+    let mut held = Table::new();
+    for publisher in [&mut one, &mut other] {
+        publisher.put("k1", &1).unwrap();
+    }
+    one.pretend(2);
+    other.put("k2", &2).unwrap();
+    follow(&mut lines, &mut held);
+    assert_eq!(held, map([("k1", 1), ("k2", 2)]));
+    // The publisher of the first line gives the sequence to its own next commit.
+    one.put("k2", &2).unwrap();
+    drop((other, second));
+    one.put("k3", &3).unwrap();
+    follow(&mut lines, &mut held);
+    assert_eq!(held, map([("k1", 1), ("k2", 2), ("k3", 3)]));
 }
 
 #[test]

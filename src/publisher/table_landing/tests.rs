@@ -305,3 +305,70 @@ fn commit_in_progress_hides_no_earlier_one_from_the_node() {
     words.iter().for_each(|(offset, word)| region.store(*offset, *word));
     world.settle();
 }
+
+/// Sends everything of a publisher that has published no more. Returns whether the node is done with it.
+fn send(world: &mut World) -> bool {
+    let Follower { wire, closed, .. } = world.subscriber.as_ref().unwrap();
+    for _ in 0..20 {
+        world.topic.landings.tend(&CopyBudget::new());
+        wire.complete();
+    }
+    !world.topic.landings.owe(closed)
+}
+
+/// The node fills the landing region meanwhile. The commit that gets the sequence was taken for written.
+#[test]
+fn landing_region_that_is_filled_while_the_table_seems_to_be_ahead_lacks_no_later_commit() {
+    for (has_word_order, ahead) in [(true, 1 << 40), (false, 1 << 40), (true, 2), (false, 2)] {
+        let mut world = World::new(8, 8, 2);
+        (0..4).for_each(|key| stage_value(&mut world, key, 1));
+        world.commit();
+        let region = Arc::clone(world.topic.registration.region());
+        region.store(HOT_SEQUENCE, ahead);
+        world.join(has_word_order, 2);
+        world.subscriber.as_mut().unwrap().replica.granted = 1;
+        assert!(send(&mut world), "the node does not go on for ever");
+        while world.receive() {}
+        assert_eq!(
+            (world.check_snapshot(), world.subscriber.as_ref().unwrap().replica.received),
+            (Some(1), 4)
+        );
+        // One key, once, and then only another.
+        for (key, byte) in [(0, 2), (1, 2), (1, 3)] {
+            stage_value(&mut world, key, byte);
+            world.commit();
+            world.subscriber.as_ref().unwrap().wire.complete();
+        }
+        world.settle();
+    }
+}
+
+/// A pass that meets it is not complete, and neither were all later ones.
+#[test]
+fn landing_region_is_complete_again_after_a_version_was_damaged() {
+    for is_restored in [true, false] {
+        let mut world = World::new(8, 8, 2);
+        world.join(true, 2);
+        (0..4).for_each(|key| stage_value(&mut world, key, 1));
+        world.commit();
+        world.settle();
+        let geometry = world.topic.geometry.table().unwrap();
+        let region = Arc::clone(world.topic.registration.region());
+        let cell = world.subscriber.as_ref().unwrap().reader.cell_of(&encode_unchecked(&0_u64).unwrap());
+        let offset = geometry.version_offset(cell.unwrap());
+        let version = region.load(offset);
+        region.store(offset, version | 1 << 50);
+        // A commit of two cells is written in a pass.
+        (1..3).for_each(|key| stage_value(&mut world, key, 2));
+        world.commit();
+        send(&mut world);
+        if is_restored {
+            region.store(offset, version);
+        } else {
+            stage_value(&mut world, 0, 3);
+        }
+        stage_value(&mut world, 1, 3);
+        world.commit();
+        world.settle();
+    }
+}

@@ -154,11 +154,16 @@ struct Suspicion {
 /// A pass over the mapped pages.
 #[derive(Clone, Copy, Debug)]
 struct Pass {
+    /// The commits up to this one are read, if there are as many.
+    until: Sequence,
+    /// The newest commit that a page shows.
+    shown: Sequence,
     /// The next cell.
     cell: usize,
     /// The current page.
     page: Option<PassPage>,
-    end: PassEnd,
+    /// What it has left unread.
+    left: Left,
 }
 
 /// A page of a pass.
@@ -231,13 +236,15 @@ impl TableReader {
         Goal { geometry, wanted, floor, keys_done: *keys_done, is_for_keys: false }
     }
 
-    /// Records that the entry of a cell is damaged.
-    pub(super) fn suspect(&mut self, cell: usize, stamp: Stamp) {
+    /// Records that an entry of a cell is damaged.
+    pub(super) fn suspect(&mut self, memory: &Region, cell: usize) {
         let is_wanted = self.wanted.has(cell);
+        let version = Stamp::new(memory.load(self.geometry.version_offset(cell)));
         if let Some(known) = self.cells.get_mut(cell) {
-            // Passes skip the changes of a key that nobody wants: an old version of it does not show a wrong read.
-            if !is_wanted && stamp.sequence() <= self.floor {
-                known.version = stamp;
+            // Passes skip the changes of a key that nobody wants: an old version of it does not show a wrong read. The entry may be the one
+            // before the newest.
+            if !is_wanted && version.sequence() <= self.floor {
+                known.version = version;
             }
             // Its key may be another one, which may be wanted: the next entry shows.
             known.has_key &= is_wanted;
@@ -280,7 +287,7 @@ impl TableReader {
             }
         };
         while let Some(cell) = self.next_cell(memory, &mut pass) {
-            match self.visit(CellMemory::Mapped(memory), cell, &mut pass.end.left, &settled) {
+            match self.visit(CellMemory::Mapped(memory), cell, &mut pass.left, &settled) {
                 Ok(None) if self.removed.is_empty() => {}
                 Ok(None) => {
                     self.pass = Some(pass);
@@ -292,17 +299,19 @@ impl TableReader {
                 }
             }
         }
-        self.finish(pass.end);
+        let Pass { until, shown, left, .. } = pass;
+        let shown = shown.max(self.newest_read.0);
+        self.finish(PassEnd { left, is_confirmed: true, ..PassEnd::new(until, shown) });
         if let Some(taken) = self.take_removed() {
             return Ok(Some(taken));
         }
         // What was committed meanwhile is left to the next call, so that each key comes once.
-        self.has_more = committed(memory) != pass.end.until;
+        self.has_more = committed(memory) != until;
         Ok(None)
     }
 
     /// Ends a pass.
-    fn finish(&mut self, PassEnd { until, left, is_confirmed }: PassEnd) {
+    fn finish(&mut self, PassEnd { until, left, is_confirmed, .. }: PassEnd) {
         if left.has_rejected {
             return;
         }
@@ -414,6 +423,7 @@ impl Reader for TableReader {
                 self.floor = self.done;
                 Finding::Nothing
             }
+            Scanned::Ahead => Finding::Nothing,
             Scanned::More => Finding::More(*fetched),
             Scanned::Cells => Finding::Something,
             Scanned::Over(end) => {

@@ -109,10 +109,16 @@ impl Cells {
             self.region.store_release(*offset, version.get());
         }
         for page in 0..self.geometry.page_count() {
+            let cells = self.geometry.cells_of(page);
+            let version = |cell| Stamp::new(self.region.load(self.geometry.version_offset(cell)));
+            let newest = cells.map(|cell| version(cell).sequence().get()).max().unwrap_or(0);
             let page = self.geometry.page_offset(page);
-            for word in [page, page + WORD] {
-                if self.region.load(word) > self.last.get() {
-                    self.region.store(word, self.last.get());
+            // A damaged word of a page that says less would hide these entries.
+            for (word, least) in [(page, newest), (page + WORD, 0)] {
+                let found = self.region.load(word);
+                let right = found.max(least).min(self.last.get());
+                if found != right {
+                    self.region.store(word, right);
                 }
             }
         }

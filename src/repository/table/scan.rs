@@ -18,8 +18,10 @@ use crate::repository::reader::HOT_LINE;
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
     step: Step,
-    /// The commits up to this one are read.
+    /// The commits up to this one are read, if there are as many.
     until: Sequence,
+    /// The newest commit that a page or a version shows.
+    shown: Sequence,
     /// The pages that changed, and whether keys in them did; those before `next_page` are done.
     pages: Vec<(usize, bool)>,
     next_page: usize,
@@ -73,6 +75,8 @@ pub(crate) enum Scanned {
     Nothing,
     /// Another step is planned.
     More,
+    /// Nothing has changed, and the hot line names a commit that no page shows.
+    Ahead,
     /// Cells can be taken.
     Cells,
     /// The pass is over.
@@ -88,6 +92,25 @@ pub(crate) struct PassEnd {
     pub(crate) left: Left,
     /// Another fetch than the first one has found them committed too.
     pub(crate) is_confirmed: bool,
+    /// The hot line had named a later commit, which there is not: it was damaged.
+    pub(crate) is_ahead: bool,
+}
+
+impl PassEnd {
+    /// Returns the end of a pass that was to read everything up to this commit, and that has found no page that shows a later one than
+    /// `shown`.
+    ///
+    /// A commit stores the words of its pages before the newest sequence, which is a Release store, and pages never go back. So whoever
+    /// has acquired a true newest sequence finds it in the word of a page, or a later one; over a wire, if it fetches the pages after the
+    /// hot line; and in a landing region, where each cell is written with its version and the words of its page before the hot line.
+    /// Otherwise there is no such commit yet, and what is known must not go that far: it would hide the commit that gets the number.
+    ///
+    /// A page may show a commit that is under way. To take that for the newest, too, the hot line must be damaged just then, and the
+    /// commit is about to store it; what the pass has missed is left to the audit.
+    pub(super) fn new(until: Sequence, shown: Sequence) -> Self {
+        let (left, is_confirmed) = (Left::default(), false);
+        Self { until: until.min(shown), left, is_confirmed, is_ahead: until > shown }
+    }
 }
 
 /// What a pass leaves unread.
@@ -132,7 +155,7 @@ impl Scan {
         self.cells.clear();
         self.ranges.clear();
         (self.next_page, self.next_cell, self.fetched, self.planned) = (0, 0, 0, 0);
-        (self.left, self.is_confirmed) = (Left::default(), false);
+        (self.left, self.is_confirmed, self.shown) = (Left::default(), false, Sequence::NONE);
     }
 
     /// Returns what to fetch.
@@ -177,8 +200,11 @@ impl Scan {
             }
             Step::Versions { first, end } => {
                 for (page, is_whole) in self.pages.get(first..end).unwrap_or_default() {
+                    let shown = &mut self.shown;
                     let cells = goal.cells(*page, *is_whole).map(|cell| {
-                        (cell, Stamp::new(memory.load_acquire(goal.geometry.version_offset(cell))))
+                        let version = Stamp::new(memory.load_acquire(goal.geometry.version_offset(cell)));
+                        *shown = version.sequence().max(*shown);
+                        (cell, version)
                     });
                     self.cells.extend(cells.filter(|(cell, version)| has_changed(*cell, *version)));
                 }
@@ -209,7 +235,8 @@ impl Scan {
     }
 
     fn end(&self) -> PassEnd {
-        PassEnd { until: self.until, left: self.left, is_confirmed: self.is_confirmed }
+        let Self { left, is_confirmed, .. } = *self;
+        PassEnd { left, is_confirmed, ..PassEnd::new(self.until, self.shown) }
     }
 
     /// Finds the pages that have changed.
@@ -219,8 +246,9 @@ impl Scan {
         for page in 0..goal.geometry.page_count() {
             let words = goal.geometry.page_offset(page);
             let has_new_keys = Sequence::new(memory.load_acquire(words + WORD)) > goal.keys_done;
-            let has_changed = Sequence::new(memory.load_acquire(words)) > goal.floor;
-            if has_changed && (has_new_keys || !goal.is_for_keys) {
+            let changed = Sequence::new(memory.load_acquire(words));
+            self.shown = self.shown.max(changed);
+            if changed > goal.floor && (has_new_keys || !goal.is_for_keys) {
                 self.pages.push((page, has_new_keys));
             }
         }
@@ -229,9 +257,9 @@ impl Scan {
     /// Plans the versions of the next pages, or ends the pass.
     fn continue_pages(&mut self, goal: &Goal<'_>) -> Scanned {
         if self.next_page >= self.pages.len() {
-            let end = self.end();
+            let (end, is_unchanged) = (self.end(), self.pages.is_empty());
             self.reset();
-            return Scanned::Over(end);
+            return if end.is_ahead && is_unchanged { Scanned::Ahead } else { Scanned::Over(end) };
         }
         self.plan_versions(goal);
         Scanned::More

@@ -90,8 +90,8 @@ impl SnapshotScan {
         let scanned = self.scan.advance(memory, &reader.goal(self.floor), has_changed);
         let end = match scanned {
             Scanned::Nothing if self.passes == 0 => return Some(Sequence::NONE),
-            Scanned::Nothing => {
-                // A commit is in progress.
+            Scanned::Nothing | Scanned::Ahead => {
+                // A commit is in progress, or the hot line is damaged.
                 self.passes = self.passes.saturating_add(1);
                 None
             }
@@ -108,8 +108,8 @@ impl SnapshotScan {
             Scanned::More => None,
             _ => end.or_else(|| self.scan.plan(&reader.goal(self.floor))),
         };
-        let PassEnd { until, left, .. } = end?;
-        if !self.has_missed {
+        let PassEnd { until, left, is_ahead, .. } = end?;
+        if !self.has_missed && !is_ahead {
             reader.note_keys(until);
             return Some(until);
         }
@@ -201,7 +201,7 @@ impl SnapshotScan {
                 } else {
                     let Held { begin, room, .. } = *held;
                     *held = Held { stamp, begin, room, is_damaged: true, ..Held::default() };
-                    reader.suspect(cell, stamp);
+                    reader.suspect(memory, cell);
                 }
             }
         }

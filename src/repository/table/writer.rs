@@ -256,10 +256,18 @@ impl TableWriter {
         self.region.store(slot + SLOT_CRC, !self.region.load(slot + SLOT_CRC) & u64::from(u32::MAX));
     }
 
-    /// Pretends that this commit is the newest.
+    /// Pretends in the hot line that this commit is the newest.
     #[cfg(test)]
     pub(crate) fn pretend(&self, newest: Sequence) {
         self.region.store(HOT_SEQUENCE, newest.get());
+    }
+
+    /// Pretends that this commit is the newest, and has changed every page.
+    #[cfg(test)]
+    pub(crate) fn pretend_everywhere(&self, newest: Sequence) {
+        self.pretend(newest);
+        let pages = (0..self.geometry.page_count()).map(|page| self.geometry.page_offset(page));
+        pages.for_each(|page| self.region.store(page, newest.get()));
     }
 
     /// Finds the key in the first `key_len` bytes of [`Self::room`]. Returns its cell, and the sequence of its newest entry, staged or

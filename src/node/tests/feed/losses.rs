@@ -155,7 +155,7 @@ fn key_is_suspect_if_its_last_record_before_a_known_cut_is_lost() {
 /// A publisher of two keys whose table seemed to be ahead, until it published again, when the subscriber joined.
 fn joined_while_ahead(publishing: &Node, subscribing: &Node) -> (Publisher, Follower) {
     let mut publisher = publisher_of_two(publishing);
-    publisher.pretend(1 << 40);
+    publisher.pretend_everywhere(1 << 40);
     let mut follower = subscriber(subscribing, Delivery::Pull);
     assert!(values(&mut follower).is_empty());
     publisher.publish("x", &2, &2).unwrap();

@@ -184,3 +184,18 @@ fn table_without_a_commit_goes_on_after_the_sequence_it_began_after() {
         assert!(stage(&mut world.writer, b"k-1", b"value", 1) && world.writer.commit(1).is_some());
     }
 }
+
+/// Readers that begin would not find its entries.
+#[test]
+fn page_that_shows_less_than_its_entries_is_repaired() {
+    let mut world = Tables::begin();
+    (0..9).for_each(|number| world.publish(number));
+    let page = world.geometry.page_offset(0);
+    let right = world.region.load(page);
+    for damaged in [0, 1, right - 1, right + 1, u64::MAX] {
+        world.region.store(page, damaged);
+        world.recover();
+        assert_eq!(world.region.load(page), right);
+        world.check_held();
+    }
+}

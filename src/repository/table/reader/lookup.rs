@@ -94,7 +94,7 @@ impl TableReader {
         let keys_done = self.keys_done;
         let scanned = scan.advance(memory, &self.keys_goal(), |_, version| version.sequence() > keys_done);
         let end = match scanned {
-            Scanned::Nothing => return Some(true),
+            Scanned::Nothing | Scanned::Ahead => return Some(true),
             Scanned::More => return None,
             Scanned::Over(end) => Some(end),
             Scanned::Cells => {

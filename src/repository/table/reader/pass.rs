@@ -5,7 +5,7 @@ use crate::id::Sequence;
 use crate::layout::WORD;
 use crate::layout::table::{PAGE_CELLS, Stamp};
 use crate::memory::Region;
-use crate::repository::table::scan::{Left, PassEnd};
+use crate::repository::table::scan::Left;
 
 /// From this many wanted cells of a page on, the versions of the page are copied at once.
 const COPIED_MIN: usize = PAGE_CELLS / 8;
@@ -14,7 +14,6 @@ impl TableReader {
     /// Begins a pass over what was committed up to this commit.
     #[inline]
     pub(super) fn begin_pass(&mut self, until: Sequence) -> Pass {
-        let end = PassEnd { until, left: Left::default(), is_confirmed: true };
         let audited = self.page_to_audit().map(|cells| PassPage {
             first: cells.start,
             end: cells.end,
@@ -22,7 +21,8 @@ impl TableReader {
             is_copied: false,
             is_audited: true,
         });
-        Pass { cell: audited.map_or(0, |page| page.first), page: audited, end }
+        let cell = audited.map_or(0, |page| page.first);
+        Pass { until, shown: Sequence::NONE, cell, page: audited, left: Left::default() }
     }
 
     /// Returns the next cell of a pass that may have changed.
@@ -56,7 +56,9 @@ impl TableReader {
         for page in next..self.geometry.page_count() {
             let words = self.geometry.page_offset(page);
             // Acquire: pairs with the Release store of the hot line, or with the write after it in a landing region.
-            if Sequence::new(memory.load_acquire(words)) > self.floor {
+            let changed = Sequence::new(memory.load_acquire(words));
+            pass.shown = pass.shown.max(changed);
+            if changed > self.floor {
                 let cells = self.geometry.cells_of(page);
                 let (first, end) = (cells.start, cells.end);
                 let is_whole = Sequence::new(memory.load(words + WORD)) > self.keys_done;

@@ -61,11 +61,10 @@ fn put(world: &mut World, key: &[u8]) {
     world.writer.commit(1);
 }
 
-/// Hides all pages in the fetch that has them, and not the hot line.
-fn hide(world: &World) -> impl Fn(usize, &[usize], &Region) + use<> {
-    let pages = world.writer.geometry().pages();
+/// Sets the words of a fetch to 0 that begins with these.
+fn hide(first: [usize; 2]) -> impl Fn(usize, &[usize], &Region) {
     move |_, words, mirror| {
-        if words.first() == Some(&pages.offset) {
+        if words.starts_with(&first) {
             words.iter().for_each(|word| mirror.store(*word, 0));
         }
     }
@@ -112,7 +111,8 @@ fn key_that_a_wrong_fetch_has_hidden_is_found_and_that_is_told_once() {
         let mut fetching = Fetching::new(&world);
         assert_eq!(fetching.pass(&world, NOTHING), [b"k"]);
         put(&mut world, b"l");
-        let hides = hide(&world);
+        let geometry = world.writer.geometry();
+        let hides = hide([0, 1].map(|cell| geometry.version_offset(cell)));
         assert!(fetching.pass(&world, &hides).is_empty());
         assert_eq!(fetching.reader.complete().get(), 2, "it is wrong");
         assert!(!fetching.reader.take_misread());
@@ -128,6 +128,23 @@ fn key_that_a_wrong_fetch_has_hidden_is_found_and_that_is_told_once() {
         assert!(fetching.reader.take_misread() && !fetching.reader.take_misread());
         assert_eq!(fetching.reader.complete(), world.writer.last());
     }
+}
+
+/// Of what no page shows nothing is known.
+#[test]
+fn key_that_a_wrong_fetch_of_the_pages_has_hidden_is_found_by_the_next() {
+    let mut world = World::new(4, 4, 1);
+    put(&mut world, b"k");
+    let mut fetching = Fetching::new(&world);
+    assert_eq!(fetching.pass(&world, NOTHING), [b"k"]);
+    put(&mut world, b"l");
+    let pages = world.writer.geometry().pages().offset;
+    assert!(fetching.pass(&world, hide([pages, pages + WORD])).is_empty());
+    assert_eq!((fetching.reader.last().get(), fetching.reader.complete().get()), (1, 1));
+    assert_eq!(fetching.pass(&world, NOTHING), [b"l"]);
+    fetching.pass(&world, NOTHING);
+    assert_eq!(fetching.reader.complete().get(), 2);
+    assert!(!fetching.reader.take_misread());
 }
 
 #[test]
@@ -189,31 +206,108 @@ fn take_all(reader: &mut TableReader, world: &World) -> Vec<Vec<u8>> {
     }
 }
 
-/// Reads all keys while a commit seems to be the newest that there is not.
-fn read_ahead(world: &World, reader: &mut TableReader, is_snapshot: bool) {
-    world.writer.pretend(Sequence::new(1 << 40));
-    if is_snapshot {
-        snapshot(reader, &world.region);
-    } else {
+/// Reads all keys while a commit seems to be the newest that there is not, perhaps by the pages, too.
+fn read_ahead(
+    world: &World,
+    reader: &mut TableReader,
+    is_snapshot: bool,
+    (newest, is_everywhere): (u64, bool),
+) {
+    match is_everywhere {
+        true => world.writer.pretend_everywhere(Sequence::new(newest)),
+        false => world.writer.pretend(Sequence::new(newest)),
+    }
+    if !is_snapshot {
         assert_eq!(look_up(reader, &world.region, b"-"), None);
+    } else if is_everywhere {
+        assert_eq!(snapshot(reader, &world.region).0, newest);
+    } else {
+        assert!(!is_readable(&mut SnapshotScan::new(reader), reader, world));
+    }
+}
+
+/// Whether a snapshot comes to an end soon.
+fn is_readable(scan: &mut SnapshotScan, reader: &mut TableReader, world: &World) -> bool {
+    let end = scan.passes() + 20;
+    while scan.passes() < end {
+        if scan.step(reader, &world.region, None).is_some() {
+            return true;
+        }
+    }
+    false
+}
+
+/// How a table of two commits may seem to be ahead: far, or by the flip of one bit, as if it had the next one.
+const AHEAD: [(u64, bool); 3] = [(1 << 40, true), (1 << 40, false), (3, false)];
+
+#[test]
+fn keys_are_found_after_the_table_seemed_to_be_ahead() {
+    for (is_snapshot, ahead) in AHEAD.iter().flat_map(|ahead| [(true, *ahead), (false, *ahead)]) {
+        let mut world = World::new(4, 4, 1);
+        put(&mut world, b"x");
+        put(&mut world, b"y");
+        let mut reader = world.reader();
+        read_ahead(&world, &mut reader, is_snapshot, ahead);
+        put(&mut world, b"z");
+        assert!(look_up(&mut reader, &world.region, b"z").is_some(), "{is_snapshot}, {ahead:?}");
+        assert_eq!(snapshot(&mut reader, &world.region).1.len(), 3);
     }
 }
 
 #[test]
-fn keys_are_found_after_the_table_seemed_to_be_ahead() {
-    for is_snapshot in [true, false] {
+fn changes_are_received_after_the_table_seemed_to_be_ahead() {
+    for (is_known, ahead) in AHEAD.iter().flat_map(|ahead| [(true, *ahead), (false, *ahead)]) {
+        let (newest, is_everywhere) = ahead;
         let mut world = World::new(4, 4, 1);
         put(&mut world, b"x");
-        let mut reader = world.reader();
-        read_ahead(&world, &mut reader, is_snapshot);
+        put(&mut world, b"y");
+        let (mut reader, mut fetching) = (world.reader(), Fetching::new(&world));
+        let take_both = |reader: &mut TableReader, fetching: &mut Fetching, world: &World| {
+            [take_all(reader, world), fetching.pass(world, NOTHING)]
+        };
+        if is_known {
+            assert_eq!(take_both(&mut reader, &mut fetching, &world), [[b"x", b"y"]; 2]);
+        }
+        world.writer.pretend(Sequence::new(newest));
+        if !is_everywhere {
+            let taken = take_both(&mut reader, &mut fetching, &world);
+            assert!(taken.iter().all(|keys| keys.len() == if is_known { 0 } else { 2 }), "{taken:?}");
+            for reader in [&reader, &fetching.reader] {
+                assert!(reader.last().get() == 2 && reader.complete().get() <= 2 && !reader.has_more());
+            }
+        }
         put(&mut world, b"z");
-        assert!(look_up(&mut reader, &world.region, b"z").is_some(), "{is_snapshot}");
+        let count = if is_known || !is_everywhere { 1 } else { 3 };
+        assert!(take_both(&mut reader, &mut fetching, &world).iter().all(|keys| keys.len() == count));
+        for reader in [&mut reader, &mut fetching.reader] {
+            assert!(reader.last().get() == 3 && !reader.take_misread());
+        }
+    }
+}
+
+/// It would leave out what the sequence is given to.
+#[test]
+fn snapshot_is_of_no_commit_that_there_is_not() {
+    for newest in [3, 4, 1 << 40] {
+        let mut world = World::new(4, 4, 1);
+        put(&mut world, b"x");
+        put(&mut world, b"y");
+        world.writer.pretend(Sequence::new(newest));
+        let mut reader = world.reader();
+        let mut scan = SnapshotScan::new(&reader);
+        assert!(!is_readable(&mut scan, &mut reader, &world), "{newest}");
+        put(&mut world, b"z");
+        assert!(is_readable(&mut scan, &mut reader, &world));
+        assert_eq!(table_of(&scan, &reader).len(), 3);
+        // A page that shows less is no reason to doubt a sequence that an entry has.
+        world.region.store(world.writer.geometry().page_offset(0), 1);
+        assert_eq!(snapshot(&mut reader, &world.region).0, 3);
     }
 }
 
 #[test]
 fn wanted_key_of_a_reused_cell_is_received_after_the_table_seemed_to_be_ahead() {
-    for is_snapshot in [true, false] {
+    for (is_snapshot, ahead) in AHEAD.iter().flat_map(|ahead| [(true, *ahead), (false, *ahead)]) {
         for is_changed in [true, false] {
             let mut world = World::new(4, 4, 1);
             put(&mut world, b"x");
@@ -221,7 +315,7 @@ fn wanted_key_of_a_reused_cell_is_received_after_the_table_seemed_to_be_ahead() 
             let mut reader = world.reader();
             reader.set_interest(Interest::Those(Box::new(|key| key != b"x")));
             assert_eq!(take_all(&mut reader, &world), [b"b"]);
-            read_ahead(&world, &mut reader, is_snapshot);
+            read_ahead(&world, &mut reader, is_snapshot, ahead);
             world.writer.room()[..1].copy_from_slice(b"x");
             assert!(world.writer.stage_removal(1, 1) && world.writer.commit(1).is_some());
             put(&mut world, b"w");
@@ -262,4 +356,40 @@ fn damaged_entry_of_an_unwanted_key_is_no_wrong_read() {
     put(&mut world, b"x");
     assert!(take_all(&mut reader, &world).is_empty());
     assert_eq!(reader.suspect_count(), 0);
+}
+
+/// A snapshot finds the damaged entry when its cell has another one, which a pass has read since.
+#[test]
+fn damaged_entry_before_the_newest_of_an_unwanted_key_is_no_wrong_read() {
+    let mut world = World::new(4, 4, 1);
+    put(&mut world, b"x");
+    put(&mut world, b"b");
+    let mut reader = world.reader();
+    reader.set_interest(Interest::Those(Box::new(|key| key != b"x")));
+    assert_eq!(take_all(&mut reader, &world), [b"b"]);
+    put(&mut world, b"x");
+    world.writer.room()[..1].copy_from_slice(b"x");
+    world.writer.damage(1);
+    // The next key makes the snapshot read all cells of its page.
+    put(&mut world, b"n");
+    let mut scan = SnapshotScan::new(&reader);
+    // The eighth pass, before it reads the versions.
+    let versions = world.writer.geometry().version_offset(0);
+    let is_then = |scan: &SnapshotScan| scan.passes() == 7 && scan.ranges()[0].offset == versions;
+    while !is_then(&scan) {
+        assert_eq!(scan.step(&mut reader, &world.region, None), None);
+    }
+    put(&mut world, b"x");
+    assert_eq!(take_all(&mut reader, &world), [b"n"]);
+    let sequence = loop {
+        if let Some(sequence) = scan.step(&mut reader, &world.region, None) {
+            break sequence.get();
+        }
+    };
+    assert_eq!((sequence, scan.damaged()), (4, 1));
+    for _ in 0..2 * limits::TABLE_PASS_AUDIT_ONE_IN {
+        put(&mut world, b"b");
+        assert_eq!(take_all(&mut reader, &world), [b"b"]);
+    }
+    assert!(!reader.take_misread());
 }

@@ -16,10 +16,11 @@ use crate::repository::{LossReason, Lost, ReadFailure};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReceiveError {
-    /// The publisher overwrote the value during every attempt to read it. The next call tries again.
+    /// The publisher overwrote the value during every attempt to read it. Of a feed also: its log and its table did not reach the same
+    /// event in time. The next call tries again.
     #[error(
-        "the value was overwritten during each of {attempts} reads: publish less often, or give a state more slots, or a snapshot of a \
-         table more time"
+        "the value was overwritten during each of {attempts} reads, or log and table of a feed disagree: publish less often, or give a \
+         state more slots, or a snapshot of a table more time; if a feed does not recover, check its publisher's host and program"
     )]
     Contended {
         /// The attempts.

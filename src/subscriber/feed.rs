@@ -20,7 +20,7 @@ use self::conflated::Conflated;
 pub(crate) use self::lines::FeedLine;
 pub use self::lines::FeedLines;
 use self::records::Records;
-use self::source::OneSource;
+use self::source::{OneSource, RECORD_LEN_MIN};
 use self::update::{Advance, Updates};
 pub use self::update::{FeedEvent, FeedUpdate, RecordUpdate, ValueUpdate};
 use super::deadline::{judged, within};
@@ -35,13 +35,9 @@ use super::{
 use crate::clock::saturate;
 use crate::fabric::FabricError;
 use crate::id::{Delivery, Epoch, Sequence, TopicName};
-use crate::layout::log::frame_len;
 use crate::limits;
 use crate::repository::SubscriberStats;
-use crate::repository::feed::{FeedRecord, RECORD_HEAD_LEN};
-
-/// The least that a record takes in the ring of a log, bytes: its frame's header, and the head of the record.
-const RECORD_LEN_MIN: usize = frame_len(RECORD_HEAD_LEN);
+use crate::repository::feed::FeedRecord;
 
 /// Receives the events of a feed: at first the value of each key as of one event, and then every record published after it.
 ///
@@ -209,13 +205,15 @@ where
     /// Receives the next update, if there is one. Does not wait, except over a wire for the table: at first, after a loss, and when
     /// the interest changes.
     ///
-    /// Allocates what decoding does, for keys that are received for the first time, and after a loss.
+    /// Allocates what decoding does, for keys that are received for the first time, and after a loss. Returns `None`, although there may
+    /// be more, after 65,536 records in a row that are not wanted, or come before the first values.
     ///
     /// # Errors
     ///
     /// Those of [`Subscriber::try_receive`](crate::Subscriber::try_receive). After an error that reports a loss, values of the keys
-    /// that lack records follow. [`ReceiveError::Contended`] if the table does not reach the log's events within
-    /// [`limits::ANSWER_DEADLINE_NS`]; the next call tries again. After
+    /// that lack records follow. [`ReceiveError::Contended`] if the table does not reach the log's events, or the log those of the table,
+    /// within [`limits::ANSWER_DEADLINE_NS`], of which the time between two calls counts for a second at most; and if the table only
+    /// seemed to have reached eight events. The next call tries again. After
     /// [`ReceiveError::Ended`] and [`ReceiveError::Gone`], [`Self::suspects`] has the keys that could not be completed.
     pub fn try_update(&mut self) -> Result<Option<FeedUpdate<K, R, V>>, ReceiveError> {
         let Self { table, reception, interest, assembly, .. } = self;
@@ -287,7 +285,7 @@ where
             subscription.rest_until(deadline.left_ns());
         }
         match &self.reception {
-            Reception::Records(it) if it.records.is_cut_due() => {
+            Reception::Records(it) if it.records.is_cut_due() && !it.records.is_cut_short() => {
                 it.log.core.subscription.rest_for(limits::WAITER_POLL_NS);
             }
             Reception::Conflated(conflated) if conflated.rest_ns() > 0 => {
@@ -487,6 +485,7 @@ where
 {
     fn wait(&mut self, waited_ns: u64, timeout: Duration) -> Result<(), FabricError> {
         match &mut self.reception {
+            Reception::Records(it) if it.records.is_cut_short() => Ok(()),
             // The table's landing region is behind: nothing notifies of it.
             Reception::Records(it) if it.records.is_cut_due() => {
                 self.table.core.subscription.clock.pause(PAUSE.min(timeout));

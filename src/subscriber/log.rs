@@ -6,6 +6,7 @@ use super::{Subscriber, TopicKind};
 use crate::id::{Delivery, Sequence};
 use crate::layout::header::HOT_SEQUENCE;
 use crate::payload::Payload;
+use crate::repository::Reader as _;
 use crate::repository::log::{LogReader, LogTopic};
 
 #[cfg(test)]
@@ -56,13 +57,14 @@ impl Readable for LogTopic {
 }
 
 impl super::core::Core<LogReader> {
-    /// Returns the newest record that the publisher had published when its memory was last read. `None` by push: what has not arrived is
-    /// unknown.
+    /// Returns the newest record that the publisher had published when its memory was last read; after the end, the last one received or
+    /// lost. `None` by push: what has not arrived is unknown.
     pub(super) fn newest(&self) -> Option<Sequence> {
         let memory = match &self.subscription.source {
             Source::Mapped(memory) if self.subscription.granted.delivery == Delivery::Pull => memory,
             Source::Remote(remote) => remote.mirror(),
-            Source::Mapped(_) | Source::Landing { .. } | Source::Released(_) => return None,
+            Source::Released(_) => return Some(self.reader.last()),
+            Source::Mapped(_) | Source::Landing { .. } => return None,
         };
         Some(Sequence::new(memory.load_acquire(HOT_SEQUENCE)))
     }

@@ -165,7 +165,8 @@ impl Topic {
         }
         arguments.say(&self.tally.at_end(arguments));
         interrupt.pause(arguments.linger);
-        Ok(self.tally.exit())
+        // What produces the input may have failed.
+        Ok(if self.tally.published == 0 { Exit::No } else { self.tally.exit() })
     }
 
     /// Publishes lines. Reports and skips those that cannot be values.

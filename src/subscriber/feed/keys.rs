@@ -87,10 +87,15 @@ impl<K: Eq + Hash + Clone> Keys<K> {
         self.round += 1;
     }
 
-    /// Compares the last record of a key with the table's. Returns whether the key lacked records.
+    /// Compares the last record of a key with the table's. Returns whether the key lacked records. It does not if it has a later record
+    /// than the table: then the table is not as new as it seemed.
     pub(super) fn compare(&mut self, key: &K, last: Sequence, number: u64) -> bool {
         let found = KnownKey { last, number, is_suspect: false, round: self.round };
         match self.known.get_mut(key) {
+            Some(known) if !known.is_suspect && known.last > last => {
+                known.round = self.round;
+                false
+            }
             Some(known) => {
                 let lacked = known.is_suspect || known.last != last;
                 *known = found;
@@ -117,15 +122,21 @@ impl<K: Eq + Hash + Clone> Keys<K> {
         absent.filter(|(_, known)| known.last != Sequence::NONE).map(|(key, it)| (key, it.number)).collect()
     }
 
-    /// Records that this key of the table lacks records if its last one is another.
+    /// Records that this key of the table lacks records if its last one is a later one. A key that is not known only if there is room for
+    /// it: the comparison finds it all the same.
     pub(super) fn suspect_unless(&mut self, key: &K, last: Sequence) {
-        let known = self.known.entry(key.clone()).or_default();
-        known.is_suspect |= known.last != last;
+        if let Some(known) = self.known.get_mut(key) {
+            known.is_suspect |= known.last < last;
+        } else if self.has_room() {
+            self.known.insert(key.clone(), KnownKey { is_suspect: true, ..KnownKey::default() });
+        }
     }
 
-    /// Records that the table may have the keys that the comparison has not found.
+    /// Records that the table may have the keys that the comparison has not found, as many as there is room for.
     pub(super) fn keep_absent(&mut self) {
-        for known in self.known.values_mut().filter(|known| known.round != self.round) {
+        let found = self.known.values().filter(|known| known.round == self.round).count();
+        let absent = self.known.values_mut().filter(|known| known.round != self.round);
+        for known in absent.take(self.len_max.saturating_sub(found)) {
             (known.is_suspect, known.round) = (true, self.round);
         }
     }

@@ -115,7 +115,7 @@ where
         is_awaited: &mut bool,
     ) -> Result<Option<KnownCut<K, V>>, ReceiveError> {
         let of = self.table.incarnation();
-        if reading.is_damaged(of) {
+        if reading.is_damaged(of) || reading.avoided == Some(of) {
             return Ok(None);
         }
         // Loaded before the table is read: it is complete at its end.
@@ -355,13 +355,18 @@ where
         &mut self,
         received: Result<Option<T>, ReceiveError>,
     ) -> Result<Option<T>, ReceiveError> {
-        if matches!(received, Ok(None)) {
+        if matches!(received, Ok(None)) && !self.is_cut_short() {
             self.set.rest(self.records.as_ref().is_some_and(Records::is_cut_due));
         }
         if matches!(received, Err(ReceiveError::Restarted { .. })) {
             (self.records, self.assembly) = (None, Assembly::new());
         }
         received
+    }
+
+    /// Whether the last receive has left out so many records that there may be more.
+    fn is_cut_short(&self) -> bool {
+        self.records.as_ref().is_some_and(Records::is_cut_short)
     }
 
     /// Repeats a poll until it returns something, for up to `timeout`.
@@ -378,6 +383,9 @@ where
             }
             let Some(waited_ns) = waiting.waited_ns() else { return received };
             let timeout = within(self.deadline.as_ref(), waited_ns, timeout);
+            if self.is_cut_short() {
+                continue;
+            }
             if self.set.is_attached() && self.records.as_ref().is_some_and(Records::is_cut_due) {
                 // Nothing notifies of the table.
                 self.set.clock().pause(PAUSE.min(timeout));
@@ -386,6 +394,16 @@ where
             }
         }
     }
+}
+
+/// The lines that have or had a publisher of the epoch that is received.
+fn same_epoch<K, R, V>(set: &LineSet<FeedLine<K, R, V>>) -> impl Iterator<Item = &FeedLine<K, R, V>>
+where
+    K: Serialize + DeserializeOwned + Send + 'static,
+    R: Serialize + DeserializeOwned + Send + 'static,
+    V: Serialize + DeserializeOwned + Send + 'static,
+{
+    set.subscribers().filter(|line| Some(line.table.epoch()) == set.epoch())
 }
 
 impl<K, R, V> FeedSource<K, R, V> for LineSet<FeedLine<K, R, V>>
@@ -415,11 +433,17 @@ where
     }
 
     fn newest(&self) -> Option<Sequence> {
-        self.subscribers().try_fold(Sequence::NONE, |newest, line| Some(newest.max(line.log.core.newest()?)))
+        let newest = same_epoch(self).map(|line| line.log.core.newest());
+        newest.reduce(|one, other| Some(one?.max(other?))).flatten()
     }
 
+    /// Also of lines whose publishers are gone: the cut may be of one of them, and the others still before it.
     fn is_before(&self, sequence: Sequence) -> bool {
-        self.subscribers().all(|line| line.table.core.is_before(sequence))
+        same_epoch(self).all(|line| line.table.core.is_before(sequence))
+    }
+
+    fn is_beyond_end(&self, _: Sequence) -> bool {
+        false
     }
 
     fn give_up(&mut self, _: Sequence) -> Option<(Sequence, u64)> {
@@ -443,6 +467,9 @@ where
         reading: &mut CutReading<K, V>,
     ) -> Result<Option<KnownCut<K, V>>, ReceiveError> {
         self.seek()?;
+        if self.in_step().len() < 2 {
+            reading.avoided = None;
+        }
         let mut is_awaited = false;
         let answer = self.ask(|line| line.read_cut(at_least, reading, &mut is_awaited));
         if matches!(answer, Ok(Some(_))) {

@@ -9,7 +9,7 @@ use std::hash::Hash;
 use super::keys::{Keys, RecordLink};
 use super::source::{CutReading, FeedSource, KnownCut};
 use super::update::{Advance, EventEnd, FeedUpdate, RecordUpdate, Updates, ValueUpdate};
-use crate::id::{Meta, Sequence};
+use crate::id::{Incarnation, Meta, Sequence};
 use crate::limits;
 use crate::repository::feed::FeedRecord;
 use crate::subscriber::table::SnapshotEntry;
@@ -20,6 +20,15 @@ const PASSES_LAST: u32 = 64;
 
 /// Cuts of tables that only seemed to have reached an event, until that is an error.
 const WRONG_CUTS_MAX: u32 = 8;
+
+/// How much of the time between two looks counts as waiting, ns: for all that was there meanwhile, nobody may have looked.
+const LOOK_GAP_MAX_NS: u64 = 1_000_000_000;
+
+/// The log moves on towards a cut if, each time the deadline passes, it has come closer by this part of the way.
+const APPROACH_PARTS: u64 = 64;
+
+/// Records and losses left out in one call, until it says that there may be more.
+const LEFT_OUT_MAX: u32 = 1 << 16;
 
 /// A reader of a feed's records.
 pub(super) struct Records<K, V> {
@@ -47,15 +56,21 @@ pub(super) struct Records<K, V> {
     is_decoding: bool,
     /// The table or the log is waited for.
     wait: Option<Wait>,
+    /// Records and losses left out since there was something to return.
+    left_out: u32,
+    /// The last call has left out as many as one may: there may be more.
+    is_cut_short: bool,
 }
 
 /// A wait for table and log to reach the same event.
 #[derive(Clone, Copy)]
 struct Wait {
-    /// Since when, ns of the node's clock, nothing has come of what is waited for.
-    since_ns: u64,
-    /// The last record at that time.
-    last: Sequence,
+    /// The last look, ns of the node's clock.
+    seen_ns: u64,
+    /// How long nothing has come of what is waited for, ns.
+    waited_ns: u64,
+    /// How many records the log was before the event when that began.
+    distance: u64,
     /// Cuts of tables that were not at that event.
     wrong_cuts: u32,
 }
@@ -101,6 +116,8 @@ where
             published_ns: 0,
             is_decoding: false,
             wait: None,
+            left_out: 0,
+            is_cut_short: false,
         };
         records.compare_again(last, true);
         records
@@ -120,7 +137,7 @@ where
     pub(super) fn renew(&mut self, last: Sequence) {
         // A cut that was due was not read.
         let was_given_up = std::mem::take(&mut self.is_table_given_up);
-        (self.is_over, self.is_cut_off) = (false, false);
+        (self.is_over, self.is_cut_off, self.wait) = (false, false, None);
         if !self.has_joined || self.has_unreadable || was_given_up || self.keys.has_suspects() {
             self.compare_again(last, true);
         }
@@ -136,6 +153,11 @@ where
     /// Returns whether the table has to be read.
     pub(super) fn is_cut_due(&self) -> bool {
         matches!(self.cut, Cut::Due { .. })
+    }
+
+    /// Returns whether the last call has left out so many records that there may be more.
+    pub(super) fn is_cut_short(&self) -> bool {
+        self.is_cut_short
     }
 
     /// Returns whether the log and the table have to be compared.
@@ -161,6 +183,11 @@ where
             self.is_whole = false;
             self.compare_again(source.last(), true);
         }
+        self.is_cut_short = false;
+        if self.left_out >= LEFT_OUT_MAX {
+            (self.left_out, self.is_cut_short) = (0, true);
+            return self.check_deadline(source).map(|()| Advance::Nothing);
+        }
         self.suspect_lost(source.last());
         match &self.cut {
             Cut::Due { .. } => {
@@ -170,20 +197,8 @@ where
                     read => read.map(Advance::from),
                 };
             }
-            Cut::Ahead { cut, is_overtaken, .. } if source.last() >= cut.sequence || self.is_over => {
-                let (is_overtaken, sequence) = (*is_overtaken, cut.sequence);
-                // The log has ended before the cut: its last records never come, only their values.
-                if let Some((first_lost, count)) = source.give_up(sequence)
-                    && self.has_joined
-                {
-                    return Err(ReceiveError::CutOff { first_lost, count });
-                }
-                self.compare(source, updates);
-                if is_overtaken {
-                    self.is_whole = false;
-                    self.compare_again(source.last(), true);
-                }
-                return Ok(Advance::More);
+            Cut::Ahead { cut, .. } if source.last() >= cut.sequence || self.is_over => {
+                return self.reach_cut(source, updates);
             }
             Cut::None | Cut::Ahead { .. } => {}
         }
@@ -196,11 +211,39 @@ where
                 }
                 Ok(self.take(source.last(), sample, is_wanted, updates))
             }
-            Ok(None) => self.check_deadline(source).map(|()| Advance::Nothing),
+            Ok(None) => {
+                self.left_out = 0;
+                self.check_deadline(source).map(|()| Advance::Nothing)
+            }
             Err(error) => self.fail(source, error, updates),
         };
         self.is_decoding = false;
         advanced
+    }
+
+    /// Compares the table with the log, which has reached the cut, or has ended.
+    fn reach_cut<R>(
+        &mut self,
+        source: &mut impl FeedSource<K, R, V>,
+        updates: &mut Updates<K, R, V>,
+    ) -> Result<Advance<K, R, V>, ReceiveError> {
+        let Cut::Ahead { cut, is_overtaken, .. } = &self.cut else { return Ok(Advance::More) };
+        let (is_overtaken, sequence) = (*is_overtaken, cut.sequence);
+        if source.last() < sequence && self.is_cut_wrong(source) {
+            return self.check_deadline(source).map(|()| Advance::Nothing);
+        }
+        // The log has ended before the cut: its last records never come, only their values.
+        if let Some((first_lost, count)) = source.give_up(sequence)
+            && self.has_joined
+        {
+            return Err(ReceiveError::CutOff { first_lost, count });
+        }
+        self.compare(source, updates);
+        if is_overtaken {
+            self.is_whole = false;
+            self.compare_again(source.last(), true);
+        }
+        Ok(Advance::More)
     }
 
     /// Suspects the keys whose last records were lost before the cut. Not at once: the loss is reported first.
@@ -235,6 +278,7 @@ where
                 None => self.miss(last),
             }
         }
+        self.left_out = if update.is_none() { self.left_out + 1 } else { 0 };
         if !ends_event {
             update.into_iter().for_each(|update| updates.add(update));
             return Advance::More;
@@ -288,6 +332,10 @@ where
             _ => {}
         }
         (self.is_whole, self.has_begun) = (false, false);
+        self.left_out += 1;
+        // Checked here, too: a reader that is always behind finds no time without records.
+        let is_ahead = matches!(&self.cut, Cut::Ahead { cut, .. } if last < cut.sequence);
+        let is_overdue = (is_ahead || self.is_cut_wrong(source)) && self.leave_cut(source);
         let has_joined = self.has_joined;
         match &mut self.cut {
             // The cut has what was lost.
@@ -307,20 +355,35 @@ where
         }
         // What was lost before the first cut is part of it.
         updates.fail(Some(error).filter(|_| has_joined));
+        if is_overdue {
+            updates.fail(Some(ReceiveError::Contended { attempts: 1 }));
+        }
         Ok(Advance::More)
+    }
+
+    /// Whether the table only seemed to be at the event of the cut, because its newest sequence was damaged.
+    fn is_cut_wrong<R>(&self, source: &impl FeedSource<K, R, V>) -> bool {
+        let Cut::Ahead { cut, .. } = &self.cut else { return false };
+        source.is_attached() && source.is_before(cut.sequence)
+            || self.is_over && source.is_beyond_end(cut.sequence)
     }
 
     /// Fails if the log does not reach the cut, although a publisher is attached.
     fn check_deadline<R>(&mut self, source: &impl FeedSource<K, R, V>) -> Result<(), ReceiveError> {
-        let Cut::Ahead { cut, .. } = &self.cut else { return Ok(()) };
-        // A table may only have seemed to be at that event, because its newest sequence was damaged.
-        let (cut, is_wrong) = (cut.sequence, source.is_attached() && source.is_before(cut.sequence));
-        let is_overdue = self.is_overdue(source, cut, is_wrong);
+        if self.leave_cut(source) { Err(ReceiveError::Contended { attempts: 1 }) } else { Ok(()) }
+    }
+
+    /// Requests another cut if that is wrong, or the log does not reach it. Returns whether that is an error.
+    fn leave_cut<R>(&mut self, source: &impl FeedSource<K, R, V>) -> bool {
+        let Cut::Ahead { cut, .. } = &self.cut else { return false };
+        let (of, sequence, is_wrong) = (cut.of, cut.sequence, self.is_cut_wrong(source));
+        let is_overdue = self.is_overdue(source, sequence, is_wrong);
         if is_wrong || is_overdue {
             self.is_whole &= !self.has_begun;
             self.compare_again(source.last(), true);
+            self.avoid(is_overdue.then_some(of));
         }
-        if is_overdue { Err(ReceiveError::Contended { attempts: 1 }) } else { Ok(()) }
+        is_overdue
     }
 
     /// Whether the log and the table have not both reached this event for long, or after many wrong cuts, although a publisher is
@@ -330,16 +393,18 @@ where
             self.wait = None;
             return false;
         }
-        let (now_ns, last) = (source.now_ns(), source.last());
-        let begun = Wait { since_ns: now_ns, last, wrong_cuts: 0 };
+        let (now_ns, distance) = (source.now_ns(), event.get().saturating_sub(source.last().get()));
+        let begun = Wait { seen_ns: now_ns, waited_ns: 0, distance, wrong_cuts: 0 };
         let wait = self.wait.get_or_insert(begun);
         wait.wrong_cuts += u32::from(is_wrong);
+        wait.waited_ns += now_ns.saturating_sub(wait.seen_ns).min(LOOK_GAP_MAX_NS);
+        wait.seen_ns = now_ns;
         // It is on its way to the event if it may have that already.
-        if wait.last != last && source.newest().is_none_or(|newest| newest >= event) {
-            (wait.since_ns, wait.last) = (now_ns, last);
+        let is_closer = distance.saturating_add((wait.distance / APPROACH_PARTS).max(1)) <= wait.distance;
+        if is_closer && source.newest().is_none_or(|newest| newest >= event) {
+            (wait.waited_ns, wait.distance) = (0, distance);
         }
-        let waited_ns = now_ns.saturating_sub(wait.since_ns);
-        let is_overdue = waited_ns >= limits::ANSWER_DEADLINE_NS || wait.wrong_cuts >= WRONG_CUTS_MAX;
+        let is_overdue = wait.waited_ns >= limits::ANSWER_DEADLINE_NS || wait.wrong_cuts >= WRONG_CUTS_MAX;
         if is_overdue {
             self.wait = Some(begun);
         }
@@ -351,22 +416,33 @@ where
         self.cut = Cut::Due { at_least, is_for_all, reading: CutReading::new() };
     }
 
+    /// Has the requested cut be of another table than this one, if there are others.
+    fn avoid(&mut self, of: Option<Incarnation>) {
+        if let Cut::Due { reading, .. } = &mut self.cut {
+            reading.avoided = of;
+        }
+    }
+
     /// Reads the cut. Returns false if the table has not reached it.
     fn read_cut<R>(&mut self, source: &mut impl FeedSource<K, R, V>) -> Result<bool, ReceiveError> {
         let Cut::Due { at_least, is_for_all, reading } = &mut self.cut else { return Ok(true) };
         // Loaded before the table is read: it is complete at its end.
         let has_ended = source.has_ended();
         let is_given_up = match source.read_cut(*at_least, has_ended, reading) {
+            // The table has ended with a wrong one.
+            Ok(Some(cut)) if has_ended && self.is_over && source.is_beyond_end(cut.sequence) => true,
             Ok(Some(cut)) if cut.sequence >= *at_least => {
+                self.keys.make_room(source.capacity());
                 // Keys whose last record was lost.
                 let is_lost =
                     |entry: &&SnapshotEntry<K, V>| self.has_joined && entry.meta.sequence <= *at_least;
                 let lost = cut.entries.iter().filter(is_lost);
                 lost.for_each(|entry| self.keys.suspect_unless(&entry.key, entry.meta.sequence));
-                self.cut = Cut::Ahead { cut, is_overtaken: false, has_lost: false };
                 if let Some(wait) = &mut self.wait {
-                    wait.since_ns = source.now_ns();
+                    let distance = cut.sequence.get().saturating_sub(source.last().get());
+                    (wait.seen_ns, wait.waited_ns, wait.distance) = (source.now_ns(), 0, distance);
                 }
+                self.cut = Cut::Ahead { cut, is_overtaken: false, has_lost: false };
                 return Ok(true);
             }
             Ok(Some(_)) => has_ended,
@@ -379,11 +455,12 @@ where
                 // Nothing tells which keys lack records: none counts as complete.
                 self.keys.suspect_from(Sequence::NONE);
             }
-            (self.cut, self.is_table_given_up) = (Cut::None, true);
+            (self.cut, self.is_table_given_up, self.wait) = (Cut::None, true, None);
             return Ok(true);
         }
         let (attempts, at_least) = (reading.passes().max(1), *at_least);
         if self.is_overdue(source, at_least, false) {
+            self.avoid(None);
             Err(ReceiveError::Contended { attempts })
         } else {
             Ok(false)
@@ -394,7 +471,7 @@ where
     fn compare<R>(&mut self, source: &impl FeedSource<K, R, V>, updates: &mut Updates<K, R, V>) {
         let Some(epoch) = source.epoch() else { return };
         let Cut::Ahead { cut, .. } = std::mem::replace(&mut self.cut, Cut::None) else { return };
-        let KnownCut { sequence, entries, unreadable, unreadable_keys } = cut;
+        let KnownCut { sequence, entries, unreadable, unreadable_keys, .. } = cut;
         self.wait = None;
         self.keys.begin_comparison();
         for entry in entries {
@@ -423,3 +500,6 @@ where
         (self.has_joined, self.is_whole, self.compared) = (true, true, sequence);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,13 +1,17 @@
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::id::{Epoch, Incarnation, Sequence};
+use crate::layout::log::frame_len;
 use crate::limits;
 use crate::payload::Payload as _;
 use crate::repository::Reader as _;
-use crate::repository::feed::FeedRecord;
+use crate::repository::feed::{FeedRecord, RECORD_HEAD_LEN};
 use crate::repository::table::{SnapshotEntry as SnapshotBytes, SnapshotScan};
 use crate::subscriber::table::{SnapshotEntry, TableSubscriber};
-use crate::subscriber::{LogSubscriber, ReceiveError, Sample};
+use crate::subscriber::{LogSubscriber, ReceiveError, Sample, TopicEnd};
+
+/// The least that a record takes in the ring of a log, bytes: its frame's header, and the head of the record.
+pub(super) const RECORD_LEN_MIN: usize = frame_len(RECORD_HEAD_LEN);
 
 /// Where a feed's records and cuts come from: one publisher, or several.
 pub(super) trait FeedSource<K, R, V> {
@@ -41,6 +45,9 @@ pub(super) trait FeedSource<K, R, V> {
     /// Whether all tables are known not to have reached this record.
     fn is_before(&self, sequence: Sequence) -> bool;
 
+    /// Whether the log has ended, and cannot have had this record.
+    fn is_beyond_end(&self, sequence: Sequence) -> bool;
+
     /// Reads a table for one pass. `None` if it has not reached this record, or the cut is not complete yet; then its scan is kept.
     fn read_cut(
         &mut self,
@@ -58,6 +65,8 @@ pub(super) struct CutReading<K, V> {
     pub(super) damaged: Option<KnownCut<K, V>>,
     /// These tables.
     damaged_of: Vec<Incarnation>,
+    /// The table with whose last cut the log did not agree: not read while there are others.
+    pub(super) avoided: Option<Incarnation>,
 }
 
 /// A cut that is being read, of a table of this incarnation.
@@ -68,6 +77,8 @@ pub(super) struct CutScan {
 
 /// The entries of a table as of one event.
 pub(super) struct KnownCut<K, V> {
+    /// The incarnation of the table.
+    pub(super) of: Incarnation,
     pub(super) sequence: Sequence,
     pub(super) entries: Vec<SnapshotEntry<K, V>>,
     /// How many are damaged, or not of the type.
@@ -134,6 +145,20 @@ where
         self.table.core.is_before(sequence)
     }
 
+    fn is_beyond_end(&self, sequence: Sequence) -> bool {
+        let subscription = &self.log.core.subscription;
+        let last = match subscription.end() {
+            None => return false,
+            Some(TopicEnd::Ended { published }) => published.get(),
+            // No more than its ring had were still to come.
+            Some(TopicEnd::Gone { .. } | TopicEnd::Overtaken { .. }) => {
+                let records_max = subscription.granted.geometry.region_len() / RECORD_LEN_MIN;
+                self.log.last().get().saturating_add(records_max as u64)
+            }
+        };
+        sequence.get() > last
+    }
+
     fn read_cut(
         &mut self,
         at_least: Sequence,
@@ -151,7 +176,7 @@ where
 impl<K, V> CutReading<K, V> {
     /// Has read nothing.
     pub(super) fn new() -> Self {
-        Self { scans: Vec::new(), damaged: None, damaged_of: Vec::new() }
+        Self { scans: Vec::new(), damaged: None, damaged_of: Vec::new(), avoided: None }
     }
 
     /// Returns how often a table was read.
@@ -206,5 +231,5 @@ where
             }
         }
     }
-    Ok(Some(KnownCut { sequence, entries, unreadable, unreadable_keys }))
+    Ok(Some(KnownCut { of, sequence, entries, unreadable, unreadable_keys }))
 }

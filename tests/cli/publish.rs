@@ -264,6 +264,19 @@ fn examples_extend_the_type_of_the_first_line() {
     assert_eq!(place.run(&["pub", "other/t", "--example", "1"]).code, Some(2));
 }
 
+/// What produces the input may have failed.
+#[test]
+fn pub_that_published_nothing_ends_with_1() {
+    let place = Place::new();
+    for options in [&[][..], &["--kind", "log"], &["--kind", "table"], &["--json"]] {
+        let arguments = [&["pub", "shm:nothing/t", "--linger", "0"][..], options].concat();
+        let ended = place.run_with_input(&arguments, "");
+        assert_eq!(ended.code, Some(1), "{options:?}: {ended:?}");
+    }
+    let ended = place.run_with_input(&["pub", "shm:nothing/t", "--linger", "0"], "one\n");
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+}
+
 #[test]
 fn pub_reports_what_it_serves_and_until_when() {
     let place = Place::new();

@@ -105,11 +105,12 @@ fn snapshot(world: &mut World<TableReader>, newest: Sequence) {
     let is_genuine = world.is_genuine();
     let (reader, memory) = world.parts();
     let mut scan = SnapshotScan::new(reader);
-    for _ in 0..64 {
+    let is_complete = (0..64).any(|_| {
         assert!(scan.ranges().iter().all(|range| range.offset + range.len <= memory.len()));
-        if scan.step(reader, memory, None).is_some() {
-            break;
-        }
+        scan.step(reader, memory, None).is_some()
+    });
+    if !is_complete {
+        return;
     }
     for entry in scan.entries(reader) {
         assert!(entry.key_len < entry.bytes.len() && entry.bytes.len() <= ENTRY_LEN_MAX);

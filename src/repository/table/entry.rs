@@ -3,7 +3,7 @@ use crate::id::Sequence;
 use crate::layout::WORD;
 use crate::layout::header::HOT_SEQUENCE;
 use crate::layout::table::{
-    ABSENT, ENTRY_WORD, EntryCheck, EntryHeader, LEAD_WORDS, PRESENT, SLOT_CRC, SLOT_RUN, Stamp,
+    ABSENT, ENTRY_WORD, EntryCheck, EntryHeader, LEAD_WORDS, PAGE_CELLS, PRESENT, SLOT_CRC, SLOT_RUN, Stamp,
     TableGeometry, entry_words,
 };
 use crate::memory::Region;
@@ -76,15 +76,23 @@ impl<'a> CellMemory<'a> {
         }
     }
 
-    /// Returns whether the entry with this stamp was committed, given that the version of its cell names the other slot by now.
+    /// Returns whether the entry of this cell with this stamp was committed, given that the version of the cell names the other slot by
+    /// now.
     #[inline]
-    fn had(self, stamp: Stamp) -> bool {
+    fn had(self, geometry: &TableGeometry, cell: usize, stamp: Stamp) -> bool {
         match self {
-            Self::Mapped(_) => true,
+            Self::Mapped(memory) => is_shown(memory, geometry, cell, stamp),
             // Another one may have been discarded, long before.
             Self::Mirror(_, version) => stamp == version,
         }
     }
+}
+
+/// Whether the page of the cell shows a commit as new as this entry: each stores it before the newest sequence, which the caller has
+/// acquired. If that is damaged, and the cell's version, too, the entry may be one that is not committed, and never will be.
+#[inline]
+fn is_shown(memory: &Region, geometry: &TableGeometry, cell: usize, entry: Stamp) -> bool {
+    memory.load(geometry.page_offset(cell / PAGE_CELLS)) >= entry.sequence().get()
 }
 
 impl EntryCopy {
@@ -115,7 +123,7 @@ impl EntryCopy {
             return Choice::Later;
         }
         match before.sequence() {
-            sequence if sequence > committed || !at.had(before) => Choice::Later,
+            sequence if sequence > committed || !at.had(&self.geometry, cell, before) => Choice::Later,
             // In a landing region that is behind, the other slot may hold an entry from before the known one.
             sequence if sequence <= known.sequence() || before.slot() != other.slot() => Choice::Nothing,
             _ => Choice::Slot(before),
@@ -147,7 +155,11 @@ impl EntryCopy {
         }
         // Read after the version, so it is the entry before it, or a later one.
         let is_before = before.sequence() <= until && before.slot() == other.slot();
-        if is_before { Choice::Slot(before) } else { Choice::Later }
+        if is_before && is_shown(memory, &self.geometry, cell, before) {
+            Choice::Slot(before)
+        } else {
+            Choice::Later
+        }
     }
 
     /// Copies the slot with this stamp, and accepts it if it is whole and right. The only place where an entry is accepted.

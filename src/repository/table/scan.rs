@@ -200,10 +200,13 @@ impl Scan {
             }
             Step::Versions { first, end } => {
                 for (page, is_whole) in self.pages.get(first..end).unwrap_or_default() {
-                    let shown = &mut self.shown;
+                    let (shown, until) = (&mut self.shown, self.until);
                     let cells = goal.cells(*page, *is_whole).map(|cell| {
                         let version = Stamp::new(memory.load_acquire(goal.geometry.version_offset(cell)));
-                        *shown = version.sequence().max(*shown);
+                        // One after that is of a later commit, which its page shows, or damaged.
+                        if version.sequence() <= until {
+                            *shown = version.sequence().max(*shown);
+                        }
                         (cell, version)
                     });
                     self.cells.extend(cells.filter(|(cell, version)| has_changed(*cell, *version)));

@@ -115,7 +115,10 @@ impl SnapshotScan {
         }
         self.passes = self.passes.saturating_add(1);
         self.has_missed = false;
-        if !left.has_rejected {
+        if is_ahead {
+            // What was taken may never be committed.
+            self.floor = Sequence::NONE;
+        } else if !left.has_rejected {
             self.floor = until;
         }
         self.scan.plan(&reader.goal(self.floor));

@@ -305,6 +305,33 @@ fn snapshot_is_of_no_commit_that_there_is_not() {
     }
 }
 
+/// An entry that is not committed yet, and may never be. A damaged version shows no commit, either.
+#[test]
+fn snapshot_holds_no_entry_that_was_discarded() {
+    for is_version_damaged in [false, true] {
+        let mut world = World::new(4, 4, 1);
+        put(&mut world, b"x");
+        put(&mut world, b"y");
+        world.writer.room()[..1].copy_from_slice(b"x");
+        world.writer.stage_filled((1, 10), None, 1).unwrap();
+        let mut reader = world.reader();
+        let mut scan = SnapshotScan::new(&reader);
+        world.writer.pretend(Sequence::new(3));
+        let version = world.writer.geometry().version_offset(0);
+        let right = world.region.load(version);
+        if is_version_damaged {
+            world.region.store(version, Stamp::NONE.next(Sequence::new(1 << 40)).get());
+        }
+        assert!(!is_readable(&mut scan, &mut reader, &world), "{is_version_damaged}");
+        world.region.store(version, right);
+        world.writer.pretend(Sequence::new(2));
+        world.writer.discard();
+        assert!(is_readable(&mut scan, &mut reader, &world), "{is_version_damaged}");
+        let sequences: Vec<_> = table_of(&scan, &reader).into_values().map(|held| held.sequence).collect();
+        assert_eq!(sequences, [1, 2]);
+    }
+}
+
 #[test]
 fn wanted_key_of_a_reused_cell_is_received_after_the_table_seemed_to_be_ahead() {
     for (is_snapshot, ahead) in AHEAD.iter().flat_map(|ahead| [(true, *ahead), (false, *ahead)]) {

@@ -171,6 +171,7 @@ fn log_goes_to_standard_error_on_request() {
     let mut publisher = place.start(&["-vv", "pub", "shm:me/t", "--quiet"]);
     support::wait_until("the node", || place.run(&["list", "shm:me"]).code == Some(0));
     assert!(publisher.error_line().contains("fabricast: "));
+    publisher.write("value");
     publisher.end_input();
     let ended = publisher.end();
     assert_eq!((ended.code, ended.out.as_str()), (Some(0), ""));

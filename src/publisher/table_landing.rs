@@ -208,7 +208,7 @@ impl TableLanding {
                 pass.has_missed |= region.load(self.geometry.slot_offset(*cell, *stamp)) != stamp.get();
             }
         }
-        // The pages of a commit are stored before the newest sequence. One that no page shows is no commit: the hot line is damaged.
+        // A commit stores the words of its pages before the newest sequence. If no page shows that, the hot line is damaged.
         let (until, is_ahead) = (pass.until.min(pass.shown), pass.until > pass.shown);
         // If that line has changed since, the next pass follows it.
         let is_over = !is_ahead || newest(region) == pass.until;

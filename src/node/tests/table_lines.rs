@@ -18,6 +18,16 @@ fn lines(node: &Node) -> Lines<TableSubscriber<String, u64>> {
     builder.lines(["shm:b/t"]).open().unwrap()
 }
 
+/// The publishers of two nodes, each with the same key, and a subscriber to both.
+fn two_of_one_key(
+    publishing: [&Node; 2],
+    subscribing: &Node,
+) -> ([TablePublisher<String, u64>; 2], Lines<TableSubscriber<String, u64>>) {
+    let mut publishers = publishing.map(table);
+    publishers.iter_mut().for_each(|publisher| _ = publisher.put("k1", &1).unwrap());
+    (publishers, lines(subscribing))
+}
+
 /// Receives all changes there are, into a map.
 fn follow(lines: &mut Lines<TableSubscriber<String, u64>>, held: &mut Table) {
     while let Some(change) = lines.try_change().unwrap() {
@@ -78,12 +88,8 @@ fn line_that_seemed_to_be_ahead_silences_no_other_for_good() {
     let dir = tempfile::tempdir().unwrap();
     let [first, second] = [node(&dir, "a"), node(&dir, "b")];
     let subscribing = anonymous(&dir);
-    let (mut one, mut other) = (table(&first), table(&second));
-    let mut lines = lines(&subscribing);
+    let ([mut one, mut other], mut lines) = two_of_one_key([&first, &second], &subscribing);
     let mut held = Table::new();
-    for publisher in [&mut one, &mut other] {
-        publisher.put("k1", &1).unwrap();
-    }
     other.put("k2", &2).unwrap();
     follow(&mut lines, &mut held);
     one.pretend_everywhere(1 << 40);
@@ -109,12 +115,8 @@ fn line_whose_hot_line_is_ahead_hides_no_key_of_another() {
     let dir = tempfile::tempdir().unwrap();
     let [first, second] = [node(&dir, "a"), node(&dir, "b")];
     let subscribing = anonymous(&dir);
-    let (mut one, mut other) = (table(&first), table(&second));
-    let mut lines = lines(&subscribing);
+    let ([mut one, mut other], mut lines) = two_of_one_key([&first, &second], &subscribing);
     let mut held = Table::new();
-    for publisher in [&mut one, &mut other] {
-        publisher.put("k1", &1).unwrap();
-    }
     one.pretend(2);
     other.put("k2", &2).unwrap();
     follow(&mut lines, &mut held);

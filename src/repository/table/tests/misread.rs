@@ -299,7 +299,7 @@ fn snapshot_is_of_no_commit_that_there_is_not() {
         put(&mut world, b"z");
         assert!(is_readable(&mut scan, &mut reader, &world));
         assert_eq!(table_of(&scan, &reader).len(), 3);
-        // A page that shows less is no reason to doubt a sequence that an entry has.
+        // A version confirms the sequence, too, if the page shows an earlier one.
         world.region.store(world.writer.geometry().page_offset(0), 1);
         assert_eq!(snapshot(&mut reader, &world.region).0, 3);
     }
@@ -355,9 +355,8 @@ fn wanted_key_of_a_reused_cell_is_received_after_the_table_seemed_to_be_ahead() 
     }
 }
 
-/// Its changes were not read, because nobody wants them.
-#[test]
-fn damaged_entry_of_an_unwanted_key_is_no_wrong_read() {
+/// A table whose newest entry is damaged, and a reader that does not want its key.
+fn damaged_unwanted() -> (World, TableReader) {
     let mut world = World::new(4, 4, 1);
     put(&mut world, b"x");
     put(&mut world, b"b");
@@ -367,6 +366,13 @@ fn damaged_entry_of_an_unwanted_key_is_no_wrong_read() {
     put(&mut world, b"x");
     world.writer.room()[..1].copy_from_slice(b"x");
     world.writer.damage(1);
+    (world, reader)
+}
+
+/// Its changes were not read, because nobody wants them.
+#[test]
+fn damaged_entry_of_an_unwanted_key_is_no_wrong_read() {
+    let (mut world, mut reader) = damaged_unwanted();
     assert!(take_all(&mut reader, &world).is_empty());
     // The snapshot reads every cell of its page.
     put(&mut world, b"n");
@@ -388,15 +394,7 @@ fn damaged_entry_of_an_unwanted_key_is_no_wrong_read() {
 /// A snapshot finds the damaged entry when its cell has another one, which a pass has read since.
 #[test]
 fn damaged_entry_before_the_newest_of_an_unwanted_key_is_no_wrong_read() {
-    let mut world = World::new(4, 4, 1);
-    put(&mut world, b"x");
-    put(&mut world, b"b");
-    let mut reader = world.reader();
-    reader.set_interest(Interest::Those(Box::new(|key| key != b"x")));
-    assert_eq!(take_all(&mut reader, &world), [b"b"]);
-    put(&mut world, b"x");
-    world.writer.room()[..1].copy_from_slice(b"x");
-    world.writer.damage(1);
+    let (mut world, mut reader) = damaged_unwanted();
     // The next key makes the snapshot read all cells of its page.
     put(&mut world, b"n");
     let mut scan = SnapshotScan::new(&reader);

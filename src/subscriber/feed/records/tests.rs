@@ -22,7 +22,7 @@ struct Source {
     now_ns: u64,
     last: u64,
     records: VecDeque<FeedRecord<u64, u64>>,
-    /// Whenever there is no record, so many are lost.
+    /// How many records each receive without a record reports as lost.
     lost: u64,
     /// The log has ended after this record.
     ends_after: Option<u64>,

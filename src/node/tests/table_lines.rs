@@ -8,28 +8,27 @@ use crate::publisher::TablePublisher;
 use crate::subscriber::{Lines, TableSubscriber};
 
 type Table = BTreeMap<String, u64>;
+type Publisher = TablePublisher<String, u64>;
+type Subscriber = Lines<TableSubscriber<String, u64>>;
 
-fn table(node: &Node) -> TablePublisher<String, u64> {
+fn table(node: &Node) -> Publisher {
     node.table_publisher("t").capacity(8).epoch(Epoch::new(5).unwrap()).open().unwrap()
 }
 
-fn lines(node: &Node) -> Lines<TableSubscriber<String, u64>> {
+fn lines(node: &Node) -> Subscriber {
     let builder = node.table_subscriber::<String, u64>("shm:a/t").timeout(TIMEOUT);
     builder.lines(["shm:b/t"]).open().unwrap()
 }
 
 /// The publishers of two nodes, each with the same key, and a subscriber to both.
-fn two_of_one_key(
-    publishing: [&Node; 2],
-    subscribing: &Node,
-) -> ([TablePublisher<String, u64>; 2], Lines<TableSubscriber<String, u64>>) {
+fn two_of_one_key(publishing: [&Node; 2], subscribing: &Node) -> ([Publisher; 2], Subscriber) {
     let mut publishers = publishing.map(table);
     publishers.iter_mut().for_each(|publisher| _ = publisher.put("k1", &1).unwrap());
     (publishers, lines(subscribing))
 }
 
 /// Receives all changes there are, into a map.
-fn follow(lines: &mut Lines<TableSubscriber<String, u64>>, held: &mut Table) {
+fn follow(lines: &mut Subscriber, held: &mut Table) {
     while let Some(change) = lines.try_change().unwrap() {
         match change.value {
             Some(value) => _ = held.insert(change.key, value),
@@ -39,7 +38,7 @@ fn follow(lines: &mut Lines<TableSubscriber<String, u64>>, held: &mut Table) {
 }
 
 /// Receives until the first line has got this far.
-fn follow_until(lines: &mut Lines<TableSubscriber<String, u64>>, held: &mut Table, commit: u64) {
+fn follow_until(lines: &mut Subscriber, held: &mut Table, commit: u64) {
     wait_until("the line to get there", || {
         follow(lines, held);
         let line = &lines.report()[0];
@@ -88,7 +87,7 @@ fn line_that_seemed_to_be_ahead_silences_no_other_for_good() {
     let dir = tempfile::tempdir().unwrap();
     let [first, second] = [node(&dir, "a"), node(&dir, "b")];
     let subscribing = anonymous(&dir);
-    let ([mut one, mut other], mut lines) = two_of_one_key([&first, &second], &subscribing);
+    let ([one, mut other], mut lines) = two_of_one_key([&first, &second], &subscribing);
     let mut held = Table::new();
     other.put("k2", &2).unwrap();
     follow(&mut lines, &mut held);

@@ -205,8 +205,12 @@ impl ShmConnection {
             self.held_back = None;
             return Err(error);
         }
-        self.held_back = Some(HeldBack { since_ns, until_ns: now_ns.saturating_add(limits::HELD_BACK_NS) });
+        self.hold_back_since(since_ns, now_ns);
         Ok(())
+    }
+
+    fn hold_back_since(&mut self, since_ns: u64, now_ns: u64) {
+        self.held_back = Some(HeldBack { since_ns, until_ns: now_ns.saturating_add(limits::HELD_BACK_NS) });
     }
 
     /// Receives the next message at this time.
@@ -280,7 +284,8 @@ impl ShmConnection {
         }
         let error = self.no_descriptor();
         self.background.discard_next(&self.socket);
-        self.hold_back(self.no_descriptor(), now_ns)?;
+        // What comes next waits until that is done.
+        self.hold_back_since(now_ns, now_ns);
         let offer = ShmOffer { file: Err(error), user: None, background: self.background.clone() };
         Ok(Received::Message { len: peeked.bytes, offer: Some(Box::new(offer)) })
     }

@@ -295,7 +295,7 @@ impl StateReader {
 
     /// Counts a failed copy. Returns an error after enough of them: a damaged value
     /// is reported once and skipped; one that kept changing is retried by the next call. The newest value
-    /// is never the one being overwritten, so it is damaged if every copy of it fails, unless it is no longer the newest.
+    /// is never overwritten: if every copy of it fails while it is the newest, it is damaged.
     /// Where words may arrive late, which the time says, it must also fail for a while.
     fn retry(
         &mut self,

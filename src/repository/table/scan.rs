@@ -103,7 +103,7 @@ impl PassEnd {
     /// A commit stores the words of its pages before the newest sequence, which is a Release store, and pages never go back. So whoever
     /// has acquired a true newest sequence finds it in the word of a page, or a later one; over a wire, if it fetches the pages after the
     /// hot line; and in a landing region, where each cell is written with its version and the words of its page before the hot line.
-    /// Otherwise there is no such commit yet. A reader that counted it as read would miss the commit that gets its sequence.
+    /// If no page shows it, the newest sequence is damaged. A reader that followed it would miss the commit that gets this sequence later.
     ///
     /// A page may show a commit that is under way. To take that for the newest, too, the hot line must be damaged just then, and the
     /// commit is about to store it; what the pass has missed is left to the audit.

@@ -233,11 +233,17 @@ fn read(path: &Path) -> Result<(Keys, FileVersion), KeyringError> {
         return Err(KeyringError::Owner { path, owner });
     }
     if found.len() > limits::KEYRING_LEN_MAX as u64 {
-        return Err(KeyringError::TooLong);
+        return Err(unusable(&path, KeyringError::TooLong));
     }
     // All at once: a buffer that grows would leave copies of the secrets behind.
     let mut bytes = Zeroizing::new(Vec::with_capacity(limits::KEYRING_LEN_MAX + 1));
     let mut file = file.take(limits::KEYRING_LEN_MAX as u64 + 1);
     file.read_to_end(&mut bytes).map_err(unreadable)?;
-    Ok((keys_of(&bytes)?, FileVersion::of(&found)))
+    let keys = keys_of(&bytes).map_err(|error| unusable(&path, error))?;
+    Ok((keys, FileVersion::of(&found)))
+}
+
+/// Says in which file this was found.
+fn unusable(path: &Path, error: KeyringError) -> KeyringError {
+    KeyringError::Content { path: path.to_owned(), source: Box::new(error) }
 }

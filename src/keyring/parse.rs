@@ -58,12 +58,20 @@ pub enum KeyringError {
     #[error("the keyring has no key: make one with `fabricast key`")]
     Empty,
     /// A line is malformed.
-    #[error("line {line} of the keyring: {source}")]
+    #[error("line {line} of the keyring")]
     Line {
         /// Its number, from 1.
         line: usize,
         /// What is wrong with it.
         source: KeyLineError,
+    },
+    /// What the file holds is not a keyring.
+    #[error("{} cannot be used", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// Why, as [`Keyring::from_text`](super::Keyring::from_text) says it.
+        source: Box<Self>,
     },
 }
 

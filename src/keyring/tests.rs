@@ -101,7 +101,7 @@ fn malformed_line_is_named_with_its_fault() {
     let twice = |a: &str, b: &str| {
         let lines =
             format!("{a} read * {}\n{b} read * {}", secret(1), if a == b { secret(2) } else { secret(1) });
-        Keyring::from_text(&lines).unwrap_err().to_string()
+        crate::ErrorChain(&Keyring::from_text(&lines).unwrap_err()).to_string()
     };
     assert_eq!(twice("a", "a"), "line 2 of the keyring: another key is called a, too");
     assert!(twice("a", "b").contains("the key a has the same secret"));
@@ -191,7 +191,9 @@ fn file_that_others_can_read_or_that_is_none_is_refused() {
     .unwrap();
     assert!(matches!(Keyring::open(&fifo), Err(KeyringError::NotAFile { .. })));
     write(&path, "desk read *", 0o600);
-    assert!(matches!(Keyring::open(&path), Err(KeyringError::Line { line: 1, .. })));
+    let error = Keyring::open(&path).unwrap_err();
+    let cause = |source: &KeyringError| matches!(source, KeyringError::Line { line: 1, .. });
+    assert!(matches!(&error, KeyringError::Content { source, .. } if cause(source)), "{error}");
 }
 
 #[test]

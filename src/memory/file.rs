@@ -75,7 +75,8 @@ pub enum RepositoryFileError {
     },
     /// The file has another length than its header says.
     #[error(
-        "{path} has {found} bytes, and its header says {expected}: it was cut or extended; remove it, or choose another file",
+        "{path} has {found} bytes, and its header says {expected}: it was cut or extended, so nothing of it is \
+         read: choose another file, or remove it if a publisher has made it",
         path = .path.display()
     )]
     Length {

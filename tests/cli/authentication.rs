@@ -60,7 +60,7 @@ fn keys_are_made_and_bad_key_files_are_refused() {
     place.run(&["key", "k", "--topics", "a b"]).assert_failure(2, &["\"a b\" are not topics"]);
     let bad = key_file(&place, "bad", &["k read md secret\n".to_owned()]);
     let ended = place.run(&["get", "shm:quotes/md", "--key-file", &bad]);
-    ended.assert_failure(7, &[&format!("{bad}: line 1 of the keyring: the secret must be")]);
+    ended.assert_failure(7, &[&format!("{bad} cannot be used: line 1 of the keyring: the secret must be")]);
     assert_eq!(ended.error.matches("the secret must be").count(), 1, "{ended:?}");
 
     let path = key_file(&place, "keys", &[made]);
@@ -82,6 +82,7 @@ fn networks_and_groups_that_are_none_are_wrong_arguments() {
     for network in ["10.0.0.7/24", "host", "10.0.0.0/24,"] {
         publish(&["--allow", network]).assert_failure(2, &["is not a network", "10.0.0.0/24"]);
     }
+    publish(&["--insecure"]).assert_failure(2, &["--insecure is for a node that listens over RDMA"]);
     let ended = publish(&["--shm-group", "no-such-group"]);
     assert!(
         ended.code == Some(2) && ended.error.contains("/etc/group has no group of this name"),
@@ -106,6 +107,30 @@ fn node_is_opened_to_a_group_by_its_name() {
     wait_until("the value", || place.run(&["list", "shm:quotes", "--json"]).out.contains("\"sequence\":1"));
     let socket = std::fs::metadata(place.path().join("quotes.sock")).unwrap();
     assert_eq!((socket.gid(), socket.mode() & 0o777), (own, 0o660));
+}
+
+#[test]
+fn what_keeps_a_group_from_reading_a_topic_is_told_at_once() {
+    let (place, memory) = (Place::new(), tempfile::tempdir_in("/dev/shm").unwrap());
+    let group = rustix::process::getegid().as_raw().to_string();
+    let (directory, file) = (place.path().join("nodes"), memory.path().join("file"));
+    let options = ["--shm-group", &group, "--runtime-dir", directory.to_str().unwrap()];
+    let publish = |more: &[&str]| {
+        place.run_with_input(&[&["pub", "q/t", "--quiet"], &options[..], more].concat(), "one\n")
+    };
+    let above = place.path().canonicalize().unwrap();
+    std::fs::set_permissions(&above, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let obstacle = format!(
+        "fabricast: members of group {group} do not reach the node: {} (mode 0700) does not let them pass",
+        above.display()
+    );
+    let ended = publish(&[]);
+    assert!(ended.code == Some(0) && ended.error.starts_with(&obstacle), "{ended:?}");
+    std::fs::set_permissions(&above, std::fs::Permissions::from_mode(0o710)).unwrap();
+    publish(&[]).assert_nothing(0);
+    let ended = publish(&["--warm", file.to_str().unwrap()]);
+    assert!(ended.error.contains("cannot pull the topic from the file of --warm"), "{ended:?}");
+    assert_eq!((ended.code, ended.error.lines().count()), (Some(0), 1), "{ended:?}");
 }
 
 #[cfg(feature = "verbs")]

@@ -55,7 +55,13 @@ fn command_whose_key_is_removed_says_so_and_goes_on_or_exits() {
 
     // A file that cannot be used revokes nobody, and its publisher says so once.
     replace(&server, "");
-    assert!(publisher.error_line().contains("the previous keys stay in force, and nobody is revoked"));
+    let line = publisher.error_line();
+    let why =
+        format!("{server_text} cannot be used: the keyring has no key: make one with `fabricast key`: ");
+    assert!(
+        line.ends_with("the previous keys stay in force, and nobody is revoked") && line.contains(&why),
+        "{line}"
+    );
 
     // Its key is there again.
     replace(&server, &(removed + &kept));

@@ -46,7 +46,16 @@ fn log_of_a_killed_command_is_read_from_its_file_and_continued() {
     let values: Vec<_> = tail.printed().lines().map(|line| parsed(line)["value"].clone()).collect();
     assert_eq!(values, ["one", "two"]);
     assert!(place.run(&["get", &target(&path)]).printed().contains("\"two\""));
-    assert!(place.run(&["info", &target(&path)]).printed().contains("log"));
+    let info = place.run(&["info", &target(&path)]);
+    let rows: Vec<_> =
+        info.printed().lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).collect();
+    // The file does not say which node had it.
+    assert_eq!(rows[..3], [vec!["topic", "t"], vec!["file", text(&path)], vec!["kind", "log"]]);
+    let info = place.run(&["info", &target(&path), "--json"]);
+    assert_eq!(
+        (&parsed(info.printed())["node"], &parsed(info.printed())["topic"]),
+        (&json!(null), &json!("t"))
+    );
 
     let mut publisher = publish(&place, "log", &path);
     write(&place, &mut publisher, &["three"]);

@@ -3,14 +3,13 @@
 use std::error::Error;
 use std::fmt::Display;
 use std::io::{self, Write};
-use std::path::Path;
 
 #[cfg(feature = "verbs")]
 use fabricast::VerbsError;
 use fabricast::{
     Address, AddressError, ControlError, DialError, DirectoryError, ErrorChain, FabricError, GrantError,
-    InspectError, KeyringError, MemoryError, NodeError, PublisherError, ReceiveError, RefuseReason,
-    SubscriberError, Target,
+    InspectError, MemoryError, NodeError, PublisherError, ReceiveError, RefuseReason, SubscriberError,
+    Target,
 };
 use rustix::io::Errno;
 
@@ -176,20 +175,6 @@ impl From<&SubscriberError> for Failure {
     }
 }
 
-impl Failure {
-    /// A failure of a key file.
-    pub(crate) fn of_keyring(path: &Path, error: &KeyringError) -> Self {
-        use KeyringError::{Empty, Line, NotText, TooLong};
-        match error {
-            // Its sentence has that of its cause.
-            Line { .. } | Empty | NotText | TooLong => {
-                Self::new(Exit::Local, format!("{}: {error}", path.display()))
-            }
-            _ => Self::of(Exit::Local, error),
-        }
-    }
-}
-
 impl From<DirectoryError> for Failure {
     fn from(error: DirectoryError) -> Self {
         let exit = match &error {
@@ -294,7 +279,8 @@ fn of_fabric(error: &FabricError) -> Exit {
         FabricError::NoPlace(_) | FabricError::NotAdmitted(_) | FabricError::NotOpen { .. } => Exit::Refused,
         FabricError::RuntimeDirectory { .. }
         | FabricError::NameLocked { .. }
-        | FabricError::NodeFile { .. } => Exit::Local,
+        | FabricError::NodeFile { .. }
+        | FabricError::WithoutVerbs { .. } => Exit::Local,
         FabricError::Memory(source) => of_memory(source),
         #[cfg(feature = "verbs")]
         FabricError::Verbs(source) => of_verbs(source),
@@ -370,7 +356,7 @@ fn of_session(address: &Address, source: &ControlError, error: impl Display) -> 
             Failure::new(Exit::Unreachable, format!("{error}; try again"))
         }
         ControlError::Refused { reason: RefuseReason::NotAuthenticated, .. } => {
-            Failure::new(Exit::Refused, format!("{error}; pass a file with one of them by --key-file"))
+            Failure::new(Exit::Refused, format!("{error}; --key-file FILE must name a file with one of them"))
         }
         ControlError::Unauthenticated { .. }
         | ControlError::NotCovered { .. }

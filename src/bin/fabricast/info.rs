@@ -137,7 +137,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
         _ => None,
     };
     let timestamps = Schemas::of(&subscriber).timestamps().names().map(str::to_owned).collect();
-    let feed = feed_topics(&subscriber, target, report.epoch, attach);
+    let feed = feed_topics(&subscriber, &arguments.target, report.epoch, attach);
     let clock = subscriber.publisher_clock();
     // Not itself.
     drop(subscriber);
@@ -145,9 +145,10 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     let found = Found { suspect_keys, timestamps, subscribers, feed };
     let mut out = io::stdout().lock();
     if arguments.json {
-        json_line(&mut out, &NodeReport { node: target.address.node(), report: &report, found: &found })?;
+        let node = if arguments.target.is_file() { None } else { target.address.node() };
+        json_line(&mut out, &NodeReport { node, report: &report, found: &found })?;
     } else {
-        print(&mut out, target, (&report, &clock), &found)?;
+        print(&mut out, &arguments.target, (&report, &clock), &found)?;
     }
     Ok(Exit::Done)
 }
@@ -178,10 +179,11 @@ fn suspect_keys(table: &mut Subscriber<TableTopic, Raw>, until: Sequence) -> Opt
 /// The topics of the feed, if this is one of them. They have the same epoch.
 fn feed_topics(
     subscriber: &AnySubscriber<Raw>,
-    target: &Target,
+    place: &Place,
     epoch: Epoch,
     attach: impl Fn(&Target) -> Result<AnySubscriber<Raw>, Failure>,
 ) -> Option<FeedTopics> {
+    let target: &Target = place;
     let is_log = |log: &Target| attach(log).is_ok_and(|log| is_feed(&log) && log.epoch() == epoch);
     let (log, table, held) = match subscriber {
         AnySubscriber::Table(_) => (log_of(target).filter(is_log)?, target.clone(), None),
@@ -193,7 +195,7 @@ fn feed_topics(
         }
         _ => return None,
     };
-    Some(FeedTopics { log: log.to_string(), table: table.to_string(), held })
+    Some(FeedTopics { log: place.name(&log), table: place.name(&table), held })
 }
 
 /// What this topic holds, if it is the table of the feed with this epoch.
@@ -212,7 +214,7 @@ fn held(mut subscriber: AnySubscriber<Raw>, epoch: Epoch) -> Result<Held, Failur
 
 fn print(
     out: &mut impl Write,
-    target: &Target,
+    place: &Place,
     (report, clock): (&TopicReport, &PublisherClock),
     found: &Found,
 ) -> io::Result<()> {
@@ -222,8 +224,10 @@ fn print(
         |number: Option<u64>| number.map_or_else(|| MASK.to_owned(), |number| format!("{number:016x}"));
     let newest = report.published_ns.map_or_else(|| "nothing published yet".to_owned(), ago);
     let geometry = &report.geometry;
-    let mut rows = vec![
-        ["topic", &target.to_string()].map(str::to_owned),
+    let topic = place.name(place);
+    let mut rows = vec![["topic", &topic].map(str::to_owned)];
+    rows.extend(place.path().map(|path| ["file".to_owned(), printable(&path.display().to_string())]));
+    rows.extend([
         ["kind".to_owned(), report.kind.to_string()],
         ["type".to_owned(), format!("{} ({})", printable(&report.type_name), report.encoding)],
         ["state".to_owned(), format!("{}, heartbeat {}", report.state, ago(report.heartbeat_ns))],
@@ -236,7 +240,7 @@ fn print(
         ["epoch".to_owned(), report.epoch.to_string()],
         ["topic id".to_owned(), report.topic_id.to_string()],
         ["layout version".to_owned(), geometry.layout_version.to_string()],
-    ];
+    ]);
     rows.extend(geometry.parts.iter().map(|fact| described(fact, memory)));
     rows.extend([
         ["largest payload".to_owned(), memory(geometry.payload_len_max as u64)],
@@ -245,7 +249,7 @@ fn print(
         ["address".to_owned(), hidden(report.address)],
     ]);
     rows.extend(report.held.iter().map(|fact| described(fact, data)));
-    rows.extend(found.rows(&target.to_string()));
+    rows.extend(found.rows(&topic));
     rows.extend(report.counters.iter().map(|counter| [label(counter), amount(counter)]));
     rows.extend(report.errors.iter().map(|error| {
         let name = format!("error: {}", printable(&error.name));

@@ -5,6 +5,7 @@ mod clock;
 mod failure;
 mod feed;
 mod get;
+mod group;
 mod hz;
 mod info;
 mod interrupt;

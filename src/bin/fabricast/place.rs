@@ -14,7 +14,7 @@ use super::setting::{FILE, target};
 /// A topic at a node, or in a repository file, as an argument.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
-    /// Its name in reports. Of a file, the node has the name of the file.
+    /// The topic. Of a file, the node stands for the file in sentences, and has its name if it can.
     target: Target,
     /// The file, or why it cannot be read.
     file: Option<(PathBuf, Arc<Result<RepositoryFile, RepositoryFileError>>)>,
@@ -40,6 +40,16 @@ impl Place {
     /// Whether it is in a file.
     pub(crate) fn is_file(&self) -> bool {
         self.file.is_some()
+    }
+
+    /// Names a topic that is at the same place: of a file, without a node.
+    pub(crate) fn name(&self, topic: &Target) -> String {
+        if self.is_file() { topic.topic.to_string() } else { topic.to_string() }
+    }
+
+    /// The path of the file, if it is one.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.file.as_ref().map(|(path, _)| path.as_path())
     }
 
     /// The repository file, if it is one.

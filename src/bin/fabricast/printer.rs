@@ -72,13 +72,14 @@ pub(crate) struct Printer {
     out: StdoutLock<'static>,
     shown: u64,
     damaged: u64,
+    lost: u64,
 }
 
 impl Printer {
     /// A printer for this topic.
     pub(crate) fn new(subscriber: &AnySubscriber<Raw>, form: Form) -> Self {
         let (topic, schemas) = (subscriber.topic().clone(), Schemas::of(subscriber));
-        Self { topic, schemas, form, out: std::io::stdout().lock(), shown: 0, damaged: 0 }
+        Self { topic, schemas, form, out: std::io::stdout().lock(), shown: 0, damaged: 0, lost: 0 }
     }
 
     /// Goes on with the values of this subscriber, which may be of another type.
@@ -94,6 +95,15 @@ impl Printer {
     /// The number of values that were damaged, or not of the topic's type.
     pub(crate) fn damaged(&self) -> u64 {
         self.damaged
+    }
+
+    /// Prints how many values were lost in all on standard error, if some were.
+    pub(crate) fn note_losses(&self) {
+        if self.lost > 0 {
+            let (lost, were) = (self.lost, if self.lost == 1 { "record was" } else { "records were" });
+            let sentence = format!("{}: {lost} {were} lost in all, {} printed", self.topic, self.shown);
+            Failure::new(Exit::Done, sentence).note();
+        }
     }
 
     /// Prints a value; one that does not fit its topic's type is a loss.
@@ -146,6 +156,9 @@ impl Printer {
         let Loss { first, count, reason } = loss;
         if [DAMAGED, UNDECODABLE].contains(&reason) {
             self.damaged += count;
+        }
+        if reason != CONFLATED {
+            self.lost += count;
         }
         match self.form {
             Form::Json => {

@@ -298,5 +298,8 @@ fn open(arguments: &Arguments, setting: &Setting, address: &Address) -> Result<N
     if let Some(shortfall) = arguments.sessions.shortfall(&node, !address.is_local()) {
         Failure::new(Exit::Local, shortfall).note();
     }
+    for obstacle in setting.group_obstacles(arguments.warm.is_some()) {
+        Failure::new(Exit::Refused, obstacle).note();
+    }
     Ok(node)
 }

@@ -15,6 +15,7 @@ use fabricast::{
 use tracing_subscriber::EnvFilter;
 
 use super::failure::{Exit, Failure};
+use super::group::{group, obstacle};
 use super::lines::FollowedLines;
 use super::pulses::Pulses;
 use super::source::Source;
@@ -224,12 +225,12 @@ impl Setting {
         for network in &self.allow {
             _ = Node::builder().allow(network).map_err(Failure::usage)?;
         }
-        match self.allow.is_empty() {
-            true => Ok(()),
-            false => Err(Failure::usage(
-                "--allow is for the hosts that connect over RDMA: omit it, or publish at an rdma:// address",
-            )),
-        }
+        let given = match (self.allow.is_empty(), self.insecure) {
+            (true, false) => return Ok(()),
+            (false, _) => "--allow is for the hosts that connect over RDMA",
+            (true, true) => "--insecure is for a node that listens over RDMA",
+        };
+        Err(Failure::usage(format!("{given}: omit it, or publish at an rdma:// address")))
     }
 
     /// Refuses all of these arguments, for a command that connects to nothing; `instead` says what to do.
@@ -341,6 +342,15 @@ impl Setting {
         })
     }
 
+    /// What keeps members of the group from reading the topics of a node with a name, if there is one; `is_warm`: topics in a file.
+    pub(crate) fn group_obstacles(&self, is_warm: bool) -> Vec<String> {
+        let Some(group) = self.shm_group else { return Vec::new() };
+        let in_file = format!(
+            "members of group {group} cannot pull the topic from the file of --warm, which this user can cut: they subscribe with --push"
+        );
+        obstacle(&self.place(), group).into_iter().chain(is_warm.then_some(in_file)).collect()
+    }
+
     /// The runtime directory.
     pub(crate) fn place(&self) -> PathBuf {
         self.runtime_dir.clone().unwrap_or_else(default_runtime_dir)
@@ -352,7 +362,7 @@ impl Setting {
             builder = builder.runtime_dir(path);
         }
         if let Some(path) = &self.key_file {
-            builder = builder.keys(Keyring::open(path).map_err(|error| Failure::of_keyring(path, &error))?);
+            builder = builder.keys(Keyring::open(path).map_err(|error| Failure::of(Exit::Local, &error))?);
         }
         if self.insecure {
             builder = builder.insecure();
@@ -510,23 +520,6 @@ fn in_full(text: &str) -> String {
     if text.contains(':') { text.to_owned() } else { format!("shm:{text}") }
 }
 
-/// Parses a group: its number, or its name in /etc/group.
-fn group(text: &str) -> Result<u32, Box<dyn Error + Send + Sync>> {
-    if let Ok(number) = text.parse() {
-        return Ok(number);
-    }
-    let groups = std::fs::read_to_string("/etc/group")?;
-    let number = |line: &str| {
-        let mut fields = line.split(':');
-        let is_it = fields.next() == Some(text);
-        fields.nth(1).filter(|_| is_it)?.parse().ok()
-    };
-    groups
-        .lines()
-        .find_map(number)
-        .ok_or_else(|| "/etc/group has no group of this name: write its number".into())
-}
-
 /// Whether a file system has no space for what this error was about.
 fn is_full(error: &(dyn Error + 'static)) -> bool {
     let causes = std::iter::successors(Some(error), |error| (*error).source());
@@ -543,7 +536,8 @@ pub(crate) fn is_absent(place: &Path) -> bool {
 pub(crate) fn no_nodes(place: &Path) -> String {
     let user = rustix::process::geteuid().as_raw();
     let instead = "--runtime-dir or FABRICAST_RUNTIME_DIR chooses another";
-    format!("no nodes in {} (user {user}); {instead}", place.display())
+    let why = if is_absent(place) { ", which does not exist" } else { "" };
+    format!("no nodes in {} (user {user}){why}; {instead}", place.display())
 }
 
 #[cfg(test)]

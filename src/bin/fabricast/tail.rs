@@ -47,7 +47,14 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     let Some(subscriber) = arrivals.current() else { return Ok(Exit::Done) };
     let (newest, printer) = (arrivals.newest_at_start(), Printer::new(subscriber, form));
     let exit = match subscriber {
-        AnySubscriber::Log(_) => records(arguments, &mut arrivals, (printer, filter, newest)),
+        AnySubscriber::Log(_) => {
+            let mut printer = printer;
+            let outcome = records(arguments, &mut arrivals, (&mut printer, filter, newest));
+            if arguments.follow {
+                printer.note_losses();
+            }
+            outcome
+        }
         AnySubscriber::Table(_) => table::run(arguments, &mut arrivals, (printer, newest)),
         _ => {
             let (found, instead) =
@@ -64,7 +71,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
 fn records(
     arguments: &Arguments,
     arrivals: &mut Arrivals<'_>,
-    (mut printer, mut filter, newest): (Printer, KeyFilter, Sequence),
+    (printer, mut filter, newest): (&mut Printer, KeyFilter, Sequence),
 ) -> Result<Exit, Failure> {
     let target = &*arguments.target;
     // The same record from which --last counts back: later ones do not add to it.
@@ -75,7 +82,7 @@ fn records(
         return Err(not_yet(target, ("record", from), newest));
     }
     let mut over = match filter.is_some() && arguments.counts_back() {
-        true => last_records(arguments, arrivals, (&mut printer, &filter), newest)?,
+        true => last_records(arguments, arrivals, (printer, &filter), newest)?,
         false => None,
     };
     let mut idle = Deadline::after(ANSWER_TIMEOUT);
@@ -83,7 +90,7 @@ fn records(
         let last = arrivals.last();
         until.is_some_and(|until| last >= until) || arguments.count == Some(printer.shown())
     };
-    while !is_done(arrivals, &printer) {
+    while !is_done(arrivals, printer) {
         match over.take().map_or_else(|| arrivals.next(keep), Ok)? {
             Arrival::Value(value, _) if filter.wants(&value.bytes) => printer.value(&value)?,
             Arrival::Value(..) => {}
@@ -108,7 +115,7 @@ fn records(
     }
     match arrivals.was_interrupted() {
         true => Ok(Exit::Done),
-        false => arguments.outcome(&printer, "record of a key"),
+        false => arguments.outcome(printer, "record of a key"),
     }
 }
 

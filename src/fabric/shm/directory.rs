@@ -143,7 +143,10 @@ impl RuntimeDirectory {
         let user = rustix::process::geteuid();
         let may_read = || self.is_chosen && (user.is_root() || is_open_to_this_process(&stat));
         if stat.st_uid != user.as_raw() && !may_read() {
-            return Err(self.of_another_user(stat.st_uid));
+            let owner = stat.st_uid;
+            let why =
+                format!("it belongs to user {owner}, who can open it to a group of this user (--shm-group)");
+            return Err(self.unusable(&why));
         }
         if stat.st_mode & 0o022 != 0 {
             return Err(self.unusable(&"other users may write to it"));
@@ -160,7 +163,7 @@ impl RuntimeDirectory {
         let directory = self.find()?.ok_or_else(|| self.unusable(&Errno::NOENT))?;
         let stat = rustix::fs::fstat(directory).map_err(|errno| self.unusable(&errno))?;
         if stat.st_uid != rustix::process::geteuid().as_raw() {
-            return Err(self.of_another_user(stat.st_uid));
+            return Err(self.unusable(&format!("it belongs to user {}", stat.st_uid)));
         }
         if let Some(group) = self.group {
             self.open_directory_to(directory, &stat, group)?;
@@ -185,10 +188,6 @@ impl RuntimeDirectory {
         given.map_err(|errno| self.unusable(&not_given(group, errno)))?;
         let mode = mode | Mode::RGRP | Mode::XGRP;
         rustix::fs::fchmod(directory, mode).map_err(|errno| self.unusable(&errno))
-    }
-
-    fn of_another_user(&self, owner: u32) -> FabricError {
-        self.unusable(&format!("it belongs to user {owner}"))
     }
 
     fn unusable(&self, why: &dyn std::fmt::Display) -> FabricError {

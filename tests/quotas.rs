@@ -295,8 +295,17 @@ fn node_that_is_short_of_files_says_so() {
         "{refused:?}"
     );
     assert!(refused.is_transient() && refused.to_string().contains("short of open files"), "{refused}");
+    let push = || {
+        let builder = node.log_subscriber::<Raw>("shm:victim/log").delivery(Delivery::Push);
+        builder.timeout(PATIENCE).open()
+    };
+    let refused = push().expect_err("there is no descriptor for its landing region");
+    assert!(
+        matches!(refused, SubscriberError::Refused { reason: RefuseReason::Shortage, .. }),
+        "{refused:?}"
+    );
     assert_eq!(victim.peer.ask("release"), "released");
-    drop((open().expect("another try succeeds"), first));
+    drop((open().expect("another try succeeds"), push().expect("so does this one"), first));
 }
 
 #[test]

@@ -103,8 +103,8 @@ pub(crate) trait Connection: Debug + Send {
     /// beyond [`crate::limits::MESSAGE_REGIONS_MAX`].
     fn receive(&mut self, into: &mut [u8]) -> Result<Received, FabricError>;
 
-    /// Until when [`Self::receive`] returns nothing although a message is there, because this process is short of what it carries: the
-    /// handle stays readable meanwhile.
+    /// Until when [`Self::receive`] returns nothing although a message is there, because this process is short of what it carries, or
+    /// because an earlier message is still being received: the handle stays readable meanwhile.
     fn held_back_until_ns(&self) -> Option<u64> {
         None
     }

@@ -4,6 +4,7 @@ use std::sync::{Arc, Weak};
 
 use self::attachment::{EndedAttachment, Preparing, RevokedAttachment, ServedAttachment};
 use self::audience::Audience;
+use self::request::Objection;
 use self::tenure::{Tenure, price};
 use super::core::NodeCore;
 use super::directory::entry;
@@ -252,7 +253,7 @@ impl Served {
             .into_iter()
             .chain(self.audience.due_ns())
             .chain(self.revoked_due_ns())
-            .chain(self.tenure.due_ns())
+            .chain(self.tenure.due_ns(self.connection.held_back_until_ns().is_some()))
             .chain(self.held_back_until_ns());
         own.chain(ended).chain(ending).min()
     }
@@ -461,11 +462,13 @@ impl Served {
         let waker = match self.wake_sockets.get(&socket).and_then(Weak::upgrade) {
             Some(known) => known,
             None => {
-                let (topic, reason) = (&attachment.topic.name, RefuseReason::NotPermitted);
+                let topic = &attachment.topic.name;
                 let opened = |offer: Box<dyn Offer>| match offer.open_waker() {
                     Ok(waker) => Some(waker),
                     Err(error) => {
-                        Self::tell_refused(core, self.peer.as_ref(), topic, (reason, &wakes_nobody(&error)));
+                        let Objection { reason, text } =
+                            Objection::over(&error, RefuseReason::NotPermitted, wakes_nobody(&error));
+                        Self::tell_refused(core, self.peer.as_ref(), topic, (reason, &text));
                         None
                     }
                 };

@@ -218,13 +218,7 @@ impl ShmConnection {
         if self.holds_back(now_ns)? {
             return Ok(Received::Nothing);
         }
-        let peek = || peek_files(&self.socket, &self.background);
-        let peeked = match peek() {
-            // The peer closed without reading everything, which is reported once, before what it sent.
-            Err(Errno::CONNRESET) => peek(),
-            peeked => peeked,
-        };
-        let (files, is_cut) = match peeked {
+        let (files, is_cut) = match twice(|| peek_files(&self.socket, &self.background)) {
             Ok(peeked) => peeked,
             Err(errno) => {
                 self.held_back = None;
@@ -246,12 +240,7 @@ impl ShmConnection {
             let flags = RecvFlags::DONTWAIT;
             rustix::net::recvmsg(&self.socket, &mut [IoSliceMut::new(into)], &mut ancillary, flags)
         };
-        let received = match receive() {
-            // As above: it may have closed meanwhile.
-            Err(Errno::CONNRESET) => receive(),
-            received => received,
-        };
-        let received = match received {
+        let received = match twice(&mut receive) {
             Ok(received) => received,
             Err(errno) => return unreceived(errno),
         };
@@ -273,9 +262,12 @@ impl ShmConnection {
     /// another thread.
     fn receive_bytes(&mut self, into: &mut [u8], now_ns: u64) -> Result<Received, FabricError> {
         let max = into.len();
-        let (mut ancillary, flags) = (RecvAncillaryBuffer::default(), RecvFlags::DONTWAIT | RecvFlags::PEEK);
-        let peeked = rustix::net::recvmsg(&self.socket, &mut [IoSliceMut::new(into)], &mut ancillary, flags);
-        let peeked = match peeked {
+        let mut peek = || {
+            let (mut ancillary, flags) =
+                (RecvAncillaryBuffer::default(), RecvFlags::DONTWAIT | RecvFlags::PEEK);
+            rustix::net::recvmsg(&self.socket, &mut [IoSliceMut::new(into)], &mut ancillary, flags)
+        };
+        let peeked = match twice(&mut peek) {
             Ok(peeked) => peeked,
             Err(errno) => return unreceived(errno),
         };
@@ -294,7 +286,7 @@ impl ShmConnection {
     fn no_descriptor(&self) -> FabricError {
         let errno = match rustix::io::fcntl_dupfd_cloexec(&self.socket, 0) {
             Err(errno @ (Errno::MFILE | Errno::NFILE)) => errno,
-            // This process was out of them before.
+            // This process was out of them before. A security module that refuses descriptors looks the same.
             _ => Errno::MFILE,
         };
         FabricError::system("receive the peer's memory")(errno)
@@ -383,6 +375,14 @@ fn too_long(max: usize) -> FabricError {
     FabricError::MessageTooLong { len: max.saturating_add(1), max }
 }
 
+/// Calls again after the error that the peer closed without reading everything, which is reported once, before what it sent.
+fn twice<R>(mut call: impl FnMut() -> Result<R, Errno>) -> Result<R, Errno> {
+    match call() {
+        Err(Errno::CONNRESET) => call(),
+        outcome => outcome,
+    }
+}
+
 /// What there is in place of a message.
 fn unreceived(errno: Errno) -> Result<Received, FabricError> {
     match errno {
@@ -456,6 +456,18 @@ mod tests {
         assert!(matches!(connection.receive(&mut buffer), Ok(Received::Nothing)));
         drop(peer);
         assert!(matches!(connection.receive(&mut buffer), Ok(Received::Closed)));
+    }
+
+    /// That it did is an error of whichever call comes next.
+    #[test]
+    fn bytes_of_a_peer_that_closed_without_reading_are_received() {
+        let background = Background::default();
+        let (peer, mut connection) = connected(&background);
+        connection.send(b"unread", None).unwrap();
+        send(&peer, b"laden", &[null().as_fd()]);
+        drop(peer);
+        let received = connection.receive_bytes(&mut [0; 8], 0);
+        assert!(matches!(received, Ok(Received::Message { len: 5, offer: Some(_) })), "{received:?}");
     }
 
     /// An innocent peer whose message comes just when many descriptors are closed at once.

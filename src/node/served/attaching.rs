@@ -262,7 +262,9 @@ impl Served {
             );
             return Err(unfit(&text));
         };
-        let remote = offer.open_write(len).map_err(|error| unfit(&ErrorChain(&error).to_string()))?;
+        let remote = offer.open_write(len).map_err(|error| {
+            Objection::over(&error, RefuseReason::LandingUnfit, ErrorChain(&error).to_string())
+        })?;
         let attachment = self.attachments.get_mut(&id).ok_or_else(|| unfit(""))?;
         (attachment.revocation, attachment.announcer) = (Some(remote.revocation()), remote.announcer());
         // An earlier refused one stays closed.
@@ -314,7 +316,7 @@ impl Served {
 /// Refuses a topic whose memory cannot be registered.
 fn unprepared(error: &FabricError) -> Objection {
     let text = format!("the publisher's node cannot offer the topic: {}", ErrorChain(error));
-    Objection::new(RefuseReason::NotPermitted, text)
+    Objection::over(error, RefuseReason::NotPermitted, text)
 }
 
 /// Counts the attachment, which makes it effective, and only then settles its invitation: so the subscriber receives everything

@@ -62,12 +62,9 @@ impl Served {
             self.tenure.idle_since_ns = None;
             return;
         }
-        let since_ns = *self.tenure.idle_since_ns.get_or_insert(now_ns);
-        if self.connection.held_back_until_ns().is_some() {
-            // The next message may attach something.
-            return;
-        }
-        if now_ns.saturating_sub(since_ns) >= limits::IDLE_SESSION_NS {
+        self.tenure.idle_since_ns.get_or_insert(now_ns);
+        let is_held_back = self.connection.held_back_until_ns().is_some();
+        if self.tenure.idle_until_ns(is_held_back).is_some_and(|until_ns| until_ns <= now_ns) {
             let seconds = limits::IDLE_SESSION_NS / 1_000_000_000;
             self.session.reject(RefuseReason::Idle, &format!("nothing was attached for {seconds} s"));
         }

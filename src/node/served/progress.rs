@@ -25,9 +25,7 @@ impl Served {
             Ok(remote) => self.attach(core, Asked { attach, slot: remote.map(ProgressSlot::new) }),
             Err(error) => {
                 let text = format!("the progress slot cannot be read: {}", ErrorChain(&error));
-                let is_short = error.is_shortage();
-                let reason = if is_short { RefuseReason::Shortage } else { RefuseReason::NotPermitted };
-                self.refuse(core, &attach, Objection::new(reason, text))
+                self.refuse(core, &attach, Objection::over(&error, RefuseReason::NotPermitted, text))
             }
         }
     }

@@ -1,6 +1,7 @@
 //! What peers ask for, and why that is refused.
 
 use crate::control::{Attach, RefuseReason};
+use crate::fabric::FabricError;
 use crate::id::NodeName;
 use crate::publisher::{NotAdmitted, ProgressSlot, PublishedTopic, TopicSubscriber};
 
@@ -45,6 +46,11 @@ impl Asked {
 impl Objection {
     pub(super) fn new(reason: RefuseReason, text: impl Into<String>) -> Self {
         Self { reason, text: text.into() }
+    }
+
+    /// An objection for this reason, unless the error is a shortage of this node, of which the peer is not at fault.
+    pub(super) fn over(error: &FabricError, reason: RefuseReason, text: impl Into<String>) -> Self {
+        Self::new(if error.is_shortage() { RefuseReason::Shortage } else { reason }, text)
     }
 }
 

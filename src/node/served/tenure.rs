@@ -17,10 +17,15 @@ pub(super) struct Tenure {
 }
 
 impl Tenure {
-    /// When a turn is due.
-    pub(super) fn due_ns(&self) -> impl Iterator<Item = u64> {
-        let idle_ns = self.idle_since_ns.map(|since_ns| since_ns.saturating_add(limits::IDLE_SESSION_NS));
-        idle_ns.into_iter().chain(self.waits_until_ns)
+    /// When a turn is due; `is_held_back`: the connection holds back the next message.
+    pub(super) fn due_ns(&self, is_held_back: bool) -> impl Iterator<Item = u64> {
+        self.idle_until_ns(is_held_back).into_iter().chain(self.waits_until_ns)
+    }
+
+    /// Until when nothing has to be attached, if nothing is. What is held back may attach something.
+    pub(super) fn idle_until_ns(&self, is_held_back: bool) -> Option<u64> {
+        let held_ns = if is_held_back { limits::HELD_BACK_NS_MAX } else { 0 };
+        Some(self.idle_since_ns?.saturating_add(limits::IDLE_SESSION_NS + held_ns))
     }
 }
 

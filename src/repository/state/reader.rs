@@ -184,7 +184,7 @@ impl StateReader {
     }
 
     /// The newest sequence for a reader that is behind, or finds nothing, given the head stamp of the slot after the last value's. Each
-    /// word may be damaged, so a second one must confirm it: otherwise all values before it would be skipped.
+    /// word may be damaged, so a second one must confirm a later value than the next one: otherwise all values before it would be skipped.
     fn newest_behind(&mut self, memory: &Region, head: Sequence) -> Option<Sequence> {
         let next = self.last.next();
         let named = self.newest_named(memory);
@@ -366,7 +366,8 @@ impl Reader for StateReader {
     }
 
     fn resume(&mut self, before: &mut Self, is_same_epoch: bool) {
-        while is_same_epoch && before.has_reported() {
+        // What was skipped before a number that no value has is not counted.
+        while before.has_reported() {
             before.go_back();
         }
         self.counts.add(&before.counts);

@@ -78,8 +78,24 @@ fn session_whose_first_request_is_held_back_is_not_idle() {
     setup.line.lock().held_back_until_ns = Some(due_ns + 9);
     setup.turn_at(due_ns + 1);
     assert!(!setup.served.is_over());
+    // Otherwise the thread would take turns without a pause.
+    assert_eq!(setup.served.due_ns(due_ns + 1), Some(due_ns + 9));
     setup.line.lock().held_back_until_ns = None;
     setup.turn_at(due_ns + 2);
+    assert!(setup.served.is_over());
+}
+
+/// The next one may be held back again, and again.
+#[test]
+fn session_of_which_one_message_after_another_is_held_back_is_idle_later() {
+    let mut setup = Setup::new();
+    setup.turn(None);
+    let until_ns = setup.served.due_ns(0).unwrap() + limits::HELD_BACK_NS_MAX;
+    setup.line.lock().held_back_until_ns = Some(u64::MAX);
+    setup.turn_at(until_ns - 1);
+    assert!(!setup.served.is_over());
+    assert_eq!(setup.served.due_ns(until_ns - 1), Some(until_ns));
+    setup.turn_at(until_ns);
     assert!(setup.served.is_over());
 }
 

@@ -1,8 +1,9 @@
 //! Going back from a value that was reported as damaged.
 //!
-//! Damaged memory may name a value that was never published. In mapped memory a reader follows a sequence only if two words agree on it.
-//! Elsewhere it reports the value as damaged, and would then wait for a later one. So it keeps what it knew before, and goes back as soon
-//! as the memory shows that the sequence was wrong, or that the value is right by now: it was published, or the rest of it has arrived.
+//! Damaged memory may name a value that was never published. In mapped memory a reader follows a sequence later than the next one only if
+//! two words agree on it. Elsewhere it reports the value as damaged, and would then wait for a later one. So it keeps what it knew before,
+//! and goes back as soon as the memory shows that the sequence was wrong, or that the value is right by now: it was published, or the rest
+//! of it has arrived.
 
 use super::{Expected, Known, Reported, StateReader};
 use crate::id::Sequence;
@@ -156,7 +157,7 @@ impl StateReader {
     }
 
     /// Whether another word confirms this value, which the head stamp in the slot of `next` names: the hot line, which is at most one
-    /// value behind, its own slot, if that is another one, or the slot before or after it.
+    /// value behind, its own slot, if that is another one, the slot before or after it, or its tail stamp.
     #[cold]
     pub(super) fn is_plausible_head(
         &self,
@@ -171,9 +172,11 @@ impl StateReader {
             || is_elsewhere && self.is_headed(memory, head)
             || self.is_headed(memory, before)
             || self.is_headed(memory, head.next())
+            || self.is_tailed(memory, head)
     }
 
-    /// Whether another word confirms this value, which the hot line names: one of its slot, or the slot before it.
+    /// Whether another word confirms this value, which the hot line names, unless it is the next one: one of its slot, or the slot before
+    /// it.
     #[cold]
     pub(super) fn is_plausible_hot(&self, memory: &Region, hot: Sequence) -> bool {
         let is_in_slot = || Sequence::new(memory.load(self.geometry.slot_offset(hot))) >= hot;

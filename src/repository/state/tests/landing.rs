@@ -372,7 +372,8 @@ fn skipped_values_are_noticed_without_the_hot_line() {
     landed.write();
     landed.name(1);
     assert_eq!(landed.receive(), Ok(Some((1, 0))));
-    for passed_over in 1..7 {
+    // A whole round of the slots, too.
+    for passed_over in 1..20 {
         let last = landed.reader.last().get();
         landed.pass_over(passed_over);
         let newest = landed.write();

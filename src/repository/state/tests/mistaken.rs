@@ -243,6 +243,21 @@ fn number_that_was_named_in_vain_is_forgotten_by_the_next_subscription() {
     assert_eq!(damaged.reader.counts().conflated, 1);
 }
 
+/// Its skipped values are none of the next epoch's, nor of the one before.
+#[test]
+fn number_that_was_named_in_vain_counts_nothing_in_the_next_epoch() {
+    let mut damaged = Damaged::new();
+    damaged.reader = reader(&damaged.writer);
+    assert_eq!(damaged.fetch(), Ok(Some((20, 0))));
+    (0..2).for_each(|_| damaged.publish());
+    assert_eq!(damaged.fetch(), Ok(Some((22, 1))));
+    damaged.name(FAR);
+    assert_eq!(damaged.fetch(), Err(broken(FAR)));
+    let mut next = reader(&damaged.writer);
+    next.resume(&mut damaged.reader, false);
+    assert_eq!(next.counts().conflated, 1);
+}
+
 /// What is damaged becomes right again: a word of the header is noticed at once, another one after a while.
 #[test]
 fn value_that_was_reported_is_received_once_it_is_right() {

@@ -155,10 +155,10 @@ impl Printer {
     fn print_loss(&mut self, key: Option<serde_json::Value>, loss: Loss) -> Result<(), Failure> {
         let Loss { first, count, reason } = loss;
         if [DAMAGED, UNDECODABLE].contains(&reason) {
-            self.damaged += count;
+            self.damaged = self.damaged.saturating_add(count);
         }
         if reason != CONFLATED {
-            self.lost += count;
+            self.lost = self.lost.saturating_add(count);
         }
         match self.form {
             Form::Json => {

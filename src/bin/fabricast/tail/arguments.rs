@@ -47,7 +47,7 @@ or cut off (the connection was lost first). For tables see `fabricast watch --he
 record before, or 0. If there are time stamps, \"timestamps\" has for the name of each
 {\"ns\",\"offset_ns\"}: its time since the Unix epoch, and after the publish time (negative before).
 With --raw the bytes of records follow each other without separators, and losses go to standard
-error.
+error. With --follow, standard error has the sum of the losses of a log at the end.
 
 With --follow, when the publisher is gone, or ends the topic, the command waits for the next one:
 one of the same epoch continues after the last record, and of any other all records are shown. A

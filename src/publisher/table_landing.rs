@@ -210,17 +210,20 @@ impl TableLanding {
         }
         // A commit stores the words of its pages before the newest sequence. If no page shows that, the hot line is damaged.
         let (until, is_ahead) = (pass.until.min(pass.shown), pass.until > pass.shown);
-        // If that line has changed since, the next pass follows it.
+        // Each commit stores that line. If it has changed since, pages that were passed by may have, too: the next pass begins there again.
         let is_over = !is_ahead || newest(region) == pass.until;
-        if is_over && !pass.has_missed {
+        if !is_over {
+            return has_posted;
+        }
+        if !pass.has_missed {
             let mut batch = LandingBatch::<1>::new();
             batch.add(self.hot(region, until));
             if self.post(source, &batch) {
                 (self.written, self.named, has_posted) = (until, pass.until, true);
             }
         }
-        // The commit that a page shows may be under way then, with other pages that do not show it yet.
-        self.floor = Sequence::new(until.get().saturating_sub(u64::from(is_ahead)));
+        // The commit that a page shows may be under way then, with other pages that do not show it yet: the next pass writes the rest of it.
+        self.floor = if is_ahead { until.before() } else { until };
         has_posted
     }
 

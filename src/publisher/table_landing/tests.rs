@@ -343,6 +343,26 @@ fn landing_region_that_is_filled_while_the_table_seems_to_be_ahead_lacks_no_late
     }
 }
 
+/// The commits repair the line. The node has left the page of one of them, and finds the other.
+#[test]
+fn commits_during_a_pass_of_the_node_while_the_table_seemed_to_be_ahead_are_written() {
+    for has_word_order in [true, false] {
+        let mut world = World::new(600, 600, 2);
+        (0..600).for_each(|key| stage_value(&mut world, key, 1));
+        world.commit();
+        world.topic.registration.region().store(HOT_SEQUENCE, 1 << 40);
+        world.join(has_word_order, 2);
+        world.subscriber.as_mut().unwrap().replica.granted = 1;
+        // No more batches may be in flight: the pass goes on later.
+        world.topic.landings.tend(&CopyBudget::new());
+        for key in [0, 599] {
+            stage_value(&mut world, key, 2);
+            world.commit();
+        }
+        world.settle();
+    }
+}
+
 /// A pass that meets it is not complete, and neither were all later ones.
 #[test]
 fn landing_region_is_complete_again_after_a_version_was_damaged() {

@@ -103,6 +103,8 @@ impl Landing for TableLanding {
 
     #[inline]
     fn write(&mut self, source: &Registration, commit: &TableCommit) {
+        // What the hot line named before is over: the commit may have that sequence.
+        self.named = self.written;
         let is_next = self.pass.is_none() && self.written == commit.previous;
         match commit.cell.filter(|_| is_next) {
             Some(cell) => self.write_one(source, cell, commit.sequence),
@@ -135,6 +137,11 @@ impl Landing for TableLanding {
     fn is_settled(&mut self, _: &Registration) -> bool {
         self.has_room();
         self.writer.is_empty()
+    }
+
+    /// A commit may have the sequence that the repository's hot line named too early.
+    fn remind(&mut self, _: &Registration) {
+        self.named = self.written;
     }
 
     /// The first pass may take long.
@@ -215,7 +222,9 @@ impl TableLanding {
         if !is_over {
             return has_posted;
         }
-        if !pass.has_missed {
+        if is_ahead && self.written == until && !pass.has_missed {
+            self.named = pass.until;
+        } else if !pass.has_missed {
             let mut batch = LandingBatch::<1>::new();
             batch.add(self.hot(region, until));
             if self.post(source, &batch) {

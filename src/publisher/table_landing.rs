@@ -275,7 +275,10 @@ impl TableLanding {
         }
         // Read after the version, so it is the entry before it, or a later one, or none while that is written.
         let before = Stamp::new(region.load_acquire(self.geometry.slot_offset(cell, version.other())));
-        (before != Stamp::NONE && before.sequence() <= until).then_some(before)
+        // If version and hot line are damaged, it may be one that is not committed, and that no page shows.
+        let shown = || Sequence::new(region.load(self.geometry.page_offset(cell / PAGE_CELLS)));
+        (before != Stamp::NONE && before.sequence() <= until && before.sequence() <= shown())
+            .then_some(before)
     }
 
     /// Finds the next cell whose version differs from the entry written.

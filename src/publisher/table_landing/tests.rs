@@ -414,6 +414,31 @@ fn commit_that_a_damaged_line_had_named_before_is_written() {
     }
 }
 
+/// Its page does not show it, and is not written again.
+#[test]
+fn entry_that_was_discarded_is_not_written_while_the_table_seems_to_be_ahead() {
+    let mut world = World::new(600, 600, 2);
+    (0..600).for_each(|key| stage_value(&mut world, key, 1));
+    world.commit();
+    stage_value(&mut world, 599, 2);
+    world.commit();
+    let region = Arc::clone(world.topic.registration.region());
+    let offset = world.topic.geometry.table().unwrap().version_offset(0);
+    let version = region.load(offset);
+    world.publisher.stage(&0_u64, &vec![3; 20]).unwrap();
+    region.store(offset, version | 1 << 50);
+    region.store(HOT_SEQUENCE, 1 << 40);
+    world.join(true, 2);
+    world.subscriber.as_mut().unwrap().replica.granted = 2;
+    send(&mut world);
+    region.store(offset, version);
+    region.store(HOT_SEQUENCE, 2);
+    world.publisher.writer.discard();
+    stage_value(&mut world, 598, 3);
+    world.commit();
+    world.settle();
+}
+
 /// A pass that meets it is not complete, and neither were all later ones.
 #[test]
 fn landing_region_is_complete_again_after_a_version_was_damaged() {

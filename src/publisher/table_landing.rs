@@ -103,6 +103,8 @@ impl Landing for TableLanding {
 
     #[inline]
     fn write(&mut self, source: &Registration, commit: &TableCommit) {
+        // What the hot line named before is over: the commit may have that sequence.
+        self.named = self.written;
         let is_next = self.pass.is_none() && self.written == commit.previous;
         match commit.cell.filter(|_| is_next) {
             Some(cell) => self.write_one(source, cell, commit.sequence),
@@ -135,6 +137,11 @@ impl Landing for TableLanding {
     fn is_settled(&mut self, _: &Registration) -> bool {
         self.has_room();
         self.writer.is_empty()
+    }
+
+    /// A commit may have the sequence that the repository's hot line named too early.
+    fn remind(&mut self, _: &Registration) {
+        self.named = self.written;
     }
 
     /// The first pass may take long.
@@ -210,17 +217,22 @@ impl TableLanding {
         }
         // A commit stores the words of its pages before the newest sequence. If no page shows that, the hot line is damaged.
         let (until, is_ahead) = (pass.until.min(pass.shown), pass.until > pass.shown);
-        // If that line has changed since, the next pass follows it.
+        // Each commit stores that line. If it has changed since, pages that were passed by may have, too: the next pass begins there again.
         let is_over = !is_ahead || newest(region) == pass.until;
-        if is_over && !pass.has_missed {
+        if !is_over {
+            return has_posted;
+        }
+        if is_ahead && self.written == until && !pass.has_missed {
+            self.named = pass.until;
+        } else if !pass.has_missed {
             let mut batch = LandingBatch::<1>::new();
             batch.add(self.hot(region, until));
             if self.post(source, &batch) {
                 (self.written, self.named, has_posted) = (until, pass.until, true);
             }
         }
-        // The commit that a page shows may be under way then, with other pages that do not show it yet.
-        self.floor = Sequence::new(until.get().saturating_sub(u64::from(is_ahead)));
+        // The commit that a page shows may be under way then, with other pages that do not show it yet: the next pass writes the rest of it.
+        self.floor = if is_ahead { until.before() } else { until };
         has_posted
     }
 
@@ -263,7 +275,10 @@ impl TableLanding {
         }
         // Read after the version, so it is the entry before it, or a later one, or none while that is written.
         let before = Stamp::new(region.load_acquire(self.geometry.slot_offset(cell, version.other())));
-        (before != Stamp::NONE && before.sequence() <= until).then_some(before)
+        // If version and hot line are damaged, it may be one that is not committed, and that no page shows.
+        let shown = || Sequence::new(region.load(self.geometry.page_offset(cell / PAGE_CELLS)));
+        (before != Stamp::NONE && before.sequence() <= until && before.sequence() <= shown())
+            .then_some(before)
     }
 
     /// Finds the next cell whose version differs from the entry written.

@@ -343,6 +343,102 @@ fn landing_region_that_is_filled_while_the_table_seems_to_be_ahead_lacks_no_late
     }
 }
 
+/// The commits repair the line. The node has left the page of one of them, and finds the other.
+#[test]
+fn commits_during_a_pass_of_the_node_while_the_table_seemed_to_be_ahead_are_written() {
+    for has_word_order in [true, false] {
+        let mut world = World::new(600, 600, 2);
+        (0..600).for_each(|key| stage_value(&mut world, key, 1));
+        world.commit();
+        world.topic.registration.region().store(HOT_SEQUENCE, 1 << 40);
+        world.join(has_word_order, 2);
+        world.subscriber.as_mut().unwrap().replica.granted = 1;
+        // No more batches may be in flight: the pass goes on later.
+        world.topic.landings.tend(&CopyBudget::new());
+        for key in [0, 599] {
+            stage_value(&mut world, key, 2);
+            world.commit();
+        }
+        world.settle();
+    }
+}
+
+/// It has the next sequence, and comes while the publisher cannot write it.
+#[test]
+fn commit_that_a_damaged_line_had_named_before_is_written() {
+    for has_room in [false, true] {
+        let mut world = World::new(36, 36, 2);
+        (0..36).for_each(|key| stage_value(&mut world, key, 1));
+        world.commit();
+        let (geometry, source) =
+            (world.topic.geometry.table().unwrap(), Arc::clone(&world.topic.registration));
+        source.region().store(HOT_SEQUENCE, 2);
+        let wire = Wire::new(true, geometry.region_len(), 2);
+        let exposed = ExposedLanding {
+            remote: Box::new(wire.clone()),
+            closed: Arc::default(),
+            options: KindOptions::default(),
+            granted: Sequence::new(1),
+            subscriber: None,
+        };
+        let (epoch, after) = (world.topic.epoch, Sequence::NONE);
+        let repository = Repository { registration: Arc::clone(&source), geometry, epoch, after };
+        let mut landing = TableLanding::open(exposed, &repository).unwrap();
+        let mut left = u64::MAX;
+        assert!(landing.catch_up(&source, &mut left));
+        assert!(!landing.is_behind(2), "the node does not go on for ever");
+        let commit = |world: &mut World| {
+            stage_value(world, 0, 2);
+            world.commit();
+            assert_eq!(TableLanding::end(&source), 2);
+        };
+        if has_room {
+            wire.complete();
+            wire.posted();
+            landing.remind(&source);
+            assert!(!landing.catch_up(&source, &mut left) && wire.posted().is_empty());
+            landing.remind(&source);
+            commit(&mut world);
+        } else {
+            commit(&mut world);
+            let (sequence, previous) = (Sequence::new(2), Sequence::new(1));
+            landing
+                .write(&source, &TableCommit { sequence, previous, published_ns: 1, cell: Some(0), len: 1 });
+        }
+        assert!(landing.is_behind(2));
+        wire.complete();
+        assert!(landing.catch_up(&source, &mut left));
+        wire.complete();
+        assert!(!landing.is_behind(2));
+        assert_eq!(wire.0.lock().target.load(HOT_SEQUENCE), 2);
+    }
+}
+
+/// Its page does not show it, and is not written again.
+#[test]
+fn entry_that_was_discarded_is_not_written_while_the_table_seems_to_be_ahead() {
+    let mut world = World::new(600, 600, 2);
+    (0..600).for_each(|key| stage_value(&mut world, key, 1));
+    world.commit();
+    stage_value(&mut world, 599, 2);
+    world.commit();
+    let region = Arc::clone(world.topic.registration.region());
+    let offset = world.topic.geometry.table().unwrap().version_offset(0);
+    let version = region.load(offset);
+    world.publisher.stage(&0_u64, &vec![3; 20]).unwrap();
+    region.store(offset, version | 1 << 50);
+    region.store(HOT_SEQUENCE, 1 << 40);
+    world.join(true, 2);
+    world.subscriber.as_mut().unwrap().replica.granted = 2;
+    send(&mut world);
+    region.store(offset, version);
+    region.store(HOT_SEQUENCE, 2);
+    world.publisher.writer.discard();
+    stage_value(&mut world, 598, 3);
+    world.commit();
+    world.settle();
+}
+
 /// A pass that meets it is not complete, and neither were all later ones.
 #[test]
 fn landing_region_is_complete_again_after_a_version_was_damaged() {

@@ -51,6 +51,8 @@ pub(crate) struct TableReader {
     done: Sequence,
     /// All cells are read whose versions are later than this: [`Self::done`], or none after a change of interest.
     floor: Sequence,
+    /// What the hot line named in the last pass, if that was a commit that there is not: [`Self::done`] may have been under way then.
+    ahead: Sequence,
     /// All keys that commits up to this one added or removed are known.
     keys_done: Sequence,
     /// The newest value of each wanted key as of this commit, or a later one, was taken.
@@ -197,6 +199,7 @@ impl TableReader {
             wanted: CellSet::all(capacity),
             done: Sequence::NONE,
             floor: Sequence::NONE,
+            ahead: Sequence::NONE,
             keys_done: Sequence::NONE,
             complete: Sequence::NONE,
             passed: Sequence::NONE,
@@ -279,7 +282,7 @@ impl TableReader {
             Some(pass) => pass,
             None => {
                 let until = committed(memory);
-                if until == self.done && self.floor == self.done {
+                if until == self.done && self.floor == self.done && self.ahead == Sequence::NONE {
                     return Ok(None);
                 }
                 self.restart_if_older(until);
@@ -300,23 +303,23 @@ impl TableReader {
             }
         }
         let Pass { until, shown, left, .. } = pass;
-        let shown = shown.max(self.newest_read.0);
-        self.finish(PassEnd { left, is_confirmed: true, ..PassEnd::new(until, shown) });
+        let (newest, shown) = (committed(memory), shown.max(self.newest_read.0));
+        self.finish(PassEnd { is_confirmed: true, ..PassEnd::new((until, newest), shown, left) });
         if let Some(taken) = self.take_removed() {
             return Ok(Some(taken));
         }
         // What was committed meanwhile is left to the next call, so that each key comes once.
-        self.has_more = committed(memory) != until;
+        self.has_more = newest != until;
         Ok(None)
     }
 
     /// Ends a pass.
-    fn finish(&mut self, PassEnd { until, left, is_confirmed, .. }: PassEnd) {
+    fn finish(&mut self, PassEnd { until, seen, left, is_confirmed, ahead }: PassEnd) {
         if left.has_rejected {
             return;
         }
-        self.done = self.done.max(until);
-        self.floor = self.done;
+        self.done = self.done.max(seen);
+        (self.floor, self.ahead) = (self.done, ahead);
         if !left.has_changing {
             self.keys_done = self.keys_done.max(until);
             self.passed = if self.suspects.is_empty() { until } else { Sequence::NONE };

@@ -20,6 +20,8 @@ pub(crate) struct Scan {
     step: Step,
     /// The commits up to this one are read, if there are as many.
     until: Sequence,
+    /// What the hot line named when it was last read: in the beginning, and with cells.
+    newest: Sequence,
     /// The newest commit that a page or a version shows.
     shown: Sequence,
     /// The pages that changed, and whether keys in them did; those before `next_page` are done.
@@ -88,28 +90,38 @@ pub(crate) enum Scanned {
 pub(crate) struct PassEnd {
     /// The commits up to this one are read.
     pub(crate) until: Sequence,
+    /// The newest commit that may be read in part: the same, or the one after it, if that may be under way.
+    pub(crate) seen: Sequence,
     /// What the pass has left unread.
     pub(crate) left: Left,
     /// Another fetch than the first one has found them committed too.
     pub(crate) is_confirmed: bool,
-    /// The hot line had named a later commit, which there is not: it was damaged.
-    pub(crate) is_ahead: bool,
+    /// The later commit that the hot line had named, and that there is not, because it was damaged. None otherwise.
+    pub(crate) ahead: Sequence,
 }
 
 impl PassEnd {
-    /// Returns the end of a pass that was to read everything up to this commit, and that has found no page that shows a later one than
-    /// `shown`.
+    /// Returns the end of a pass that was to read everything up to the first of these commits, which the hot line named, as it names the
+    /// second one at the end, and that has found no page that shows a later one than `shown`.
     ///
     /// A commit stores the words of its pages before the newest sequence, which is a Release store, and pages never go back. So whoever
     /// has acquired a true newest sequence finds it in the word of a page, or a later one; over a wire, if it fetches the pages after the
     /// hot line; and in a landing region, where each cell is written with its version and the words of its page before the hot line.
     /// If no page shows it, the newest sequence is damaged. A reader that followed it would miss the commit that gets this sequence later.
     ///
-    /// A page may show a commit that is under way. To take that for the newest, too, the hot line must be damaged just then, and the
-    /// commit is about to store it; what the pass has missed is left to the audit.
-    pub(super) fn new(until: Sequence, shown: Sequence) -> Self {
-        let (left, is_confirmed) = (Left::default(), false);
-        Self { until: until.min(shown), left, is_confirmed, is_ahead: until > shown }
+    /// Each commit stores the newest sequence. So if that is as damaged as before, none has come to its end during the pass: what pages
+    /// show is read, except of a commit that is under way, which not all its pages and cells may show yet. Otherwise what was read before
+    /// may have changed since, and the pass counts for nothing. A damaged sequence that the table comes to during the pass is not noticed:
+    /// it was wrong by no more than what was committed in that time.
+    pub(super) fn new((until, newest): (Sequence, Sequence), shown: Sequence, mut left: Left) -> Self {
+        let is_confirmed = false;
+        if until <= shown {
+            return Self { until, seen: until, left, is_confirmed, ahead: Sequence::NONE };
+        }
+        if newest != until {
+            left = Left { has_changing: true, has_rejected: true };
+        }
+        Self { until: shown.before(), seen: shown, left, is_confirmed, ahead: until }
     }
 }
 
@@ -155,7 +167,8 @@ impl Scan {
         self.cells.clear();
         self.ranges.clear();
         (self.next_page, self.next_cell, self.fetched, self.planned) = (0, 0, 0, 0);
-        (self.left, self.is_confirmed, self.shown) = (Left::default(), false, Sequence::NONE);
+        (self.left, self.is_confirmed) = (Left::default(), false);
+        (self.newest, self.shown) = Default::default();
     }
 
     /// Returns what to fetch.
@@ -188,7 +201,7 @@ impl Scan {
                     self.reset();
                     return Scanned::Nothing;
                 }
-                self.until = newest;
+                (self.until, self.newest) = (newest, newest);
                 self.step = Step::Pages;
                 self.ranges.clear();
                 self.ranges.push(goal.geometry.pages());
@@ -219,7 +232,8 @@ impl Scan {
             }
             Step::Cells => {
                 self.fetched = self.planned;
-                self.is_confirmed = committed(memory) >= self.until;
+                self.newest = committed(memory);
+                self.is_confirmed = self.newest >= self.until;
                 Scanned::Cells
             }
         }
@@ -238,8 +252,8 @@ impl Scan {
     }
 
     fn end(&self) -> PassEnd {
-        let Self { left, is_confirmed, .. } = *self;
-        PassEnd { left, is_confirmed, ..PassEnd::new(self.until, self.shown) }
+        let Self { until, newest, shown, left, is_confirmed, .. } = *self;
+        PassEnd { is_confirmed, ..PassEnd::new((until, newest), shown, left) }
     }
 
     /// Finds the pages that have changed.
@@ -262,7 +276,8 @@ impl Scan {
         if self.next_page >= self.pages.len() {
             let (end, is_unchanged) = (self.end(), self.pages.is_empty());
             self.reset();
-            return if end.is_ahead && is_unchanged { Scanned::Ahead } else { Scanned::Over(end) };
+            let is_ahead = end.ahead != Sequence::NONE;
+            return if is_ahead && is_unchanged { Scanned::Ahead } else { Scanned::Over(end) };
         }
         self.plan_versions(goal);
         Scanned::More

@@ -108,7 +108,8 @@ impl SnapshotScan {
             Scanned::More => None,
             _ => end.or_else(|| self.scan.plan(&reader.goal(self.floor))),
         };
-        let PassEnd { until, left, is_ahead, .. } = end?;
+        let PassEnd { until, left, ahead, .. } = end?;
+        let is_ahead = ahead != Sequence::NONE;
         if !self.has_missed && !is_ahead {
             reader.note_keys(until);
             return Some(until);

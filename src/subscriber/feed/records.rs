@@ -411,9 +411,14 @@ where
         is_overdue
     }
 
-    /// Requests a cut of the last record or a later event.
+    /// Requests a cut of the last record or a later event. One that was requested of another table still is.
     fn compare_again(&mut self, at_least: Sequence, is_for_all: bool) {
+        let avoided = match &self.cut {
+            Cut::Due { reading, .. } => reading.avoided,
+            Cut::None | Cut::Ahead { .. } => None,
+        };
         self.cut = Cut::Due { at_least, is_for_all, reading: CutReading::new() };
+        self.avoid(avoided);
     }
 
     /// Has the requested cut be of another table than this one, if there are others.

@@ -150,7 +150,8 @@ where
         let last = match subscription.end() {
             None => return false,
             Some(TopicEnd::Ended { published }) => published.get(),
-            // No more than its ring had were still to come.
+            // No more than its ring had were still to come when the log was last read. A cut that was read so much later is refused, too:
+            // nothing tells it from that of a damaged table.
             Some(TopicEnd::Gone { .. } | TopicEnd::Overtaken { .. }) => {
                 let records_max = subscription.granted.geometry.region_len() / RECORD_LEN_MIN;
                 self.log.last().get().saturating_add(records_max as u64)

@@ -61,11 +61,16 @@ impl TableReader {
         }
     }
 
-    /// Begins again if the table is at an earlier commit than thought: a hot line was damaged.
+    /// Begins again if the table is at an earlier commit than thought: a hot line was damaged. If that line was, and is not as it was, the
+    /// last commit that was taken is read again.
     #[inline]
     pub(super) fn restart_if_older(&mut self, newest: Sequence) {
         if newest < self.done {
             self.begin_again(newest);
+        }
+        if self.ahead != Sequence::NONE && self.ahead != newest {
+            self.ahead = Sequence::NONE;
+            self.floor = self.floor.min(self.done.before());
         }
         self.forget_later_keys(newest);
     }

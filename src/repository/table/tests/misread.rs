@@ -61,6 +61,11 @@ fn put(world: &mut World, key: &[u8]) {
     world.writer.commit(1);
 }
 
+/// Commits values of these keys, one after the other.
+fn put_all(world: &mut World, keys: &[&[u8]]) {
+    keys.iter().for_each(|key| put(world, key));
+}
+
 /// Sets the words of a fetch to 0 that begins with these.
 fn hide(first: [usize; 2]) -> impl Fn(usize, &[usize], &Region) {
     move |_, words, mirror| {
@@ -282,6 +287,77 @@ fn changes_are_received_after_the_table_seemed_to_be_ahead() {
         for reader in [&mut reader, &mut fetching.reader] {
             assert!(reader.last().get() == 3 && !reader.take_misread());
         }
+    }
+}
+
+/// The commits repair the line. The pass has left the page of one of them, and finds the other.
+#[test]
+fn commits_during_a_pass_over_a_table_that_seemed_to_be_ahead_are_received() {
+    for key in [b"x", b"z"] {
+        let mut world = World::new(4, 4, 1);
+        put_all(&mut world, &[b"x", b"y"]);
+        let mut reader = world.reader();
+        assert_eq!(take_all(&mut reader, &world), [b"x", b"y"]);
+        put_all(&mut world, &[b"x", b"y"]);
+        world.writer.pretend(Sequence::new(1 << 40));
+        assert!(reader.poll(&world.region).unwrap().is_some());
+        put_all(&mut world, &[key, b"y"]);
+        let taken = take_all(&mut reader, &world);
+        assert!(taken.contains(&key.to_vec()), "{taken:?}");
+        assert_eq!((reader.last().get(), reader.complete().get()), (6, 6));
+        assert!(look_up(&mut reader, &world.region, key).is_some() && !reader.take_misread());
+    }
+}
+
+/// The versions are fetched in two parts, and the table changes in between.
+#[test]
+fn commits_between_fetches_of_a_table_that_seemed_to_be_ahead_are_received() {
+    let cells = limits::TABLE_FETCH_LEN / WORD + 1;
+    let key = |cell: usize| format!("k{cell:05}").into_bytes();
+    let mut world = World::new(cells, 1, 1);
+    (0..cells).for_each(|cell| put(&mut world, &key(cell)));
+    world.writer.pretend(Sequence::new(1 << 40));
+    let before = Region::allocate(world.region.len(), Protection::PeersRead).unwrap();
+    world.region.write_across(0, &before, 0, world.region.len());
+    put_all(&mut world, &[&key(0), &key(cells - 1)]);
+    let (last, has_changed) =
+        (world.writer.geometry().version_offset(cells - 1), std::cell::Cell::new(false));
+    let mut fetching = Fetching::new(&world);
+    let taken = fetching.pass(&world, |_, words, mirror| {
+        has_changed.set(has_changed.get() || words.contains(&last));
+        let unchanged = words.iter().filter(|_| !has_changed.get());
+        unchanged.for_each(|word| mirror.store(*word, before.load(*word)));
+    });
+    assert_eq!((taken.len(), taken.iter().filter(|taken| **taken == key(0)).count()), (cells + 1, 2));
+    assert_eq!(fetching.reader.complete(), world.writer.last());
+}
+
+/// Its page shows it, and some of its cells do.
+#[test]
+fn rest_of_a_commit_that_was_under_way_while_the_table_seemed_to_be_ahead_is_received() {
+    let mut world = World::new(4, 4, 1);
+    put_all(&mut world, &[b"x", b"y"]);
+    let (mut reader, mut fetching) = (world.reader(), Fetching::new(&world));
+    let mut take_both = |world: &World| [take_all(&mut reader, world), fetching.pass(world, NOTHING)];
+    assert_eq!(take_both(&world), [[b"x", b"y"]; 2]);
+    let offset = world.writer.geometry().version_offset(1);
+    let before = world.region.load(offset);
+    for key in [b"x", b"y"] {
+        world.writer.room()[..1].copy_from_slice(key);
+        world.writer.stage_filled((1, 10), None, 1).unwrap();
+    }
+    world.writer.commit(1);
+    let version = world.region.load(offset);
+    world.region.store(offset, before);
+    world.writer.pretend(Sequence::new(1 << 40));
+    assert_eq!(take_both(&world), [[b"x"]; 2]);
+    assert_eq!(take_both(&world), [(); 2].map(|()| Vec::<Vec<u8>>::new()));
+    world.region.store(offset, version);
+    world.writer.pretend(world.writer.last());
+    assert_eq!(take_both(&world), [[b"y"]; 2]);
+    for reader in [&mut reader, &mut fetching.reader] {
+        assert_eq!((reader.last().get(), reader.complete().get()), (3, 3));
+        assert!(!reader.take_misread());
     }
 }
 

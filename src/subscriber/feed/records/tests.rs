@@ -35,6 +35,8 @@ struct Source {
     is_ahead: bool,
     /// The table has ended, too, and cannot be read any more.
     is_lost: bool,
+    /// A cut of another table than before was requested.
+    has_avoided: bool,
 }
 
 fn epoch() -> Epoch {
@@ -111,8 +113,9 @@ impl FeedSource<u64, u64, u64> for Source {
         &mut self,
         _: Sequence,
         _: bool,
-        _: &mut CutReading<u64, u64>,
+        reading: &mut CutReading<u64, u64>,
     ) -> Result<Option<KnownCut<u64, u64>>, ReceiveError> {
+        self.has_avoided |= reading.avoided.is_some();
         if self.is_lost {
             return Err(ReceiveError::Contended { attempts: 1 });
         }
@@ -313,6 +316,7 @@ fn cut_is_overdue_also_where_each_call_reports_a_loss() {
         }
     }
     assert!(lost > STEPS && contended > 0, "{lost} {contended}");
+    assert!(reader.source.has_avoided);
 }
 
 #[test]

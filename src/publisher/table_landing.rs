@@ -231,7 +231,7 @@ impl TableLanding {
                 (self.written, self.named, has_posted) = (until, pass.until, true);
             }
         }
-        // The commit that a page shows may be under way then, with other pages that do not show it yet: the next pass writes the rest of it.
+        // The commit that a page shows may be under way then, with other pages that do not show it yet: the next pass writes the rest.
         self.floor = if is_ahead { until.before() } else { until };
         has_posted
     }

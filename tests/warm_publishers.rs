@@ -138,6 +138,13 @@ fn file_in_use_names_its_process() {
     wait_until("the lock", || Source::open(node, "log", path).newest() == 0);
 }
 
+/// Puts another file there. The node may still read the memory of the one before, for a moment after its publisher was dropped: it must
+/// not be cut.
+fn replace(path: &Path, content: &[u8]) {
+    std::fs::remove_file(path).expect("a file");
+    std::fs::write(path, content).expect("a file");
+}
+
 #[test]
 fn unfit_files_are_refused() {
     use std::os::unix::fs::PermissionsExt;
@@ -165,7 +172,7 @@ fn unfit_files_are_refused() {
     assert!(matches!(open(path), RepositoryFileError::Unfit { .. }));
     std::fs::set_permissions(path, PermissionsExt::from_mode(0o600)).expect("it is ours");
     for len in [0, 100, 200, 4096, whole.len() - 1] {
-        std::fs::write(path, &whole[..len]).expect("a file");
+        replace(path, &whole[..len]);
         let error = open(path);
         assert!(matches!(error, RepositoryFileError::Length { .. }), "{len} {error:?}");
         assert!(RepositoryFile::open(path).is_err());
@@ -174,10 +181,10 @@ fn unfit_files_are_refused() {
     let mut damaged = whole.clone();
     let slot = (0x900..damaged.len()).step_by(8).find(|at| damaged[*at] != 0).expect("a value");
     damaged[slot + 0x20] ^= 1;
-    std::fs::write(path, &damaged).expect("a file");
+    replace(path, &damaged);
     let error = open(path);
     assert!(matches!(error, RepositoryFileError::Damaged { .. }), "{error:?}");
-    std::fs::write(path, &whole).expect("a file");
+    replace(path, &whole);
     let state = node.state_publisher::<u64>("t").warm(path).open().expect("the topic");
     assert_eq!(state.newest().get(), 1);
 }

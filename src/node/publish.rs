@@ -147,7 +147,8 @@ impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
     /// Opening reads all of the repository, and checks what can still be received. Publishing costs the same as without a file.
     ///
     /// Subscribers on this host that pull must belong to the same user: a file cannot be sealed, so its owner can end a process that
-    /// has mapped it, by cutting it. [`RepositoryFile`](crate::RepositoryFile) reads a file without a publisher.
+    /// has mapped it, by cutting it. So can this process itself: the node may read the file for a moment after its publisher was dropped.
+    /// [`RepositoryFile`](crate::RepositoryFile) reads a file without a publisher.
     ///
     /// ```
     /// use fabricast::Node;

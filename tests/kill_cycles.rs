@@ -137,6 +137,8 @@ mod two_hosts {
             }
             if cycle + 1 == WARM_UP.min(cycles) {
                 held = Some(driver.held());
+            } else if (cycle + 1).is_multiple_of(WARM_UP) {
+                println!("held after {} cycles {:?}", cycle + 1, driver.held());
             }
         }
         driver.check_held(&held.expect("there are cycles"), GROWTH_MAX);

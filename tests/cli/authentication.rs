@@ -112,13 +112,15 @@ fn node_is_opened_to_a_group_by_its_name() {
 #[test]
 fn what_keeps_a_group_from_reading_a_topic_is_told_at_once() {
     let (place, memory) = (Place::new(), tempfile::tempdir_in("/dev/shm").unwrap());
+    // Not of TMPDIR, which may be closed to others.
+    let parent = tempfile::tempdir_in("/tmp").unwrap();
     let group = rustix::process::getegid().as_raw().to_string();
-    let (directory, file) = (place.path().join("nodes"), memory.path().join("file"));
+    let (directory, file) = (parent.path().join("nodes"), memory.path().join("file"));
     let options = ["--shm-group", &group, "--runtime-dir", directory.to_str().unwrap()];
     let publish = |more: &[&str]| {
         place.run_with_input(&[&["pub", "q/t", "--quiet"], &options[..], more].concat(), "one\n")
     };
-    let above = place.path().canonicalize().unwrap();
+    let above = parent.path().canonicalize().unwrap();
     std::fs::set_permissions(&above, std::fs::Permissions::from_mode(0o700)).unwrap();
     let obstacle = format!(
         "fabricast: members of group {group} do not reach the node: {} (mode 0700) does not let them pass",

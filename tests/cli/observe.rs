@@ -100,7 +100,7 @@ fn list_of_nothing_is_empty() {
     let absent = place.path().join("absent");
     let list =
         |arguments: &[&str]| place.run(&[arguments, &["--runtime-dir", absent.to_str().unwrap()]].concat());
-    list(&["list"]).assert_failure(0, &[&named(&absent), "which does not exist"]);
+    list(&["list"]).assert_failure(0, &[&named(&absent), "it does not exist"]);
     let watch = &["watch", "n/t", "--until-end"];
     for arguments in [&["list", "shm:n"][..], &["get", "n/t"], watch, &["tail", "n/t"], &["info", "n/t"]] {
         list(arguments).assert_failure(3, &["shm:n", &named(&absent)]);

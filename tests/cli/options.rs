@@ -92,7 +92,7 @@ fn damaged_record_that_tail_was_asked_for_is_no_success() {
     // Of the records asked for, none is.
     assert_eq!(place.run(&["tail", "n/t", "--last", "1"]).printed().lines().count(), 1);
     let followed = place.run(&["tail", "n/t", "--earliest", "--follow", "--count", "2"]);
-    let sum = "fabricast: t: 1 record was lost in all, 2 printed\n";
+    let sum = "fabricast: shm:n/t: 1 record was lost in all, 2 printed\n";
     assert_eq!((followed.code, followed.error.as_str()), (Some(0), sum));
 }
 

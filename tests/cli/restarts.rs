@@ -100,7 +100,7 @@ fn publisher_of_the_same_epoch_is_continued() {
         assert_eq!((&line["sequence"], &line["value"]), (&json!(number), &json!(number)));
     }
     let ended = tail.end();
-    let sum = "fabricast: t: 1 record was lost in all, 4 printed\n";
+    let sum = "fabricast: shm:n/t: 1 record was lost in all, 4 printed\n";
     assert_eq!((ended.code, ended.out.as_str(), ended.error.as_str()), (Some(0), "", sum));
 }
 

@@ -225,7 +225,7 @@ fn slow_reader_reports_what_it_missed_and_continues() {
     drop(publisher);
     let ended = tail.end();
     // The lines of losses may be far above.
-    let sum = format!("fabricast: t: {lost} records were lost in all, {} printed\n", 1000 - lost);
+    let sum = format!("fabricast: shm:n/t: {lost} records were lost in all, {} printed\n", 1000 - lost);
     assert_eq!((ended.code, ended.out.as_str(), ended.error), (Some(0), "", sum));
 }
 

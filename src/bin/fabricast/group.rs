@@ -41,7 +41,7 @@ fn closed_above(directory: &Path, group: u32) -> io::Result<Option<(PathBuf, u32
     let directory = directory.canonicalize()?;
     for above in directory.ancestors().skip(1) {
         let found = above.metadata()?;
-        let lets_pass = found.mode() & 0o001 != 0 || (found.mode() & 0o010 != 0 && found.gid() == group);
+        let lets_pass = found.mode() & if found.gid() == group { 0o010 } else { 0o001 } != 0;
         if !lets_pass && !has_access_list(above) {
             return Ok(Some((above.to_owned(), found.mode() & 0o7777)));
         }

@@ -3,7 +3,7 @@
 use std::io::{StdoutLock, Write};
 
 use clap::Args;
-use fabricast::{AnySubscriber, Raw, TopicName};
+use fabricast::{AnySubscriber, Raw, Target, TopicName};
 use serde::Serialize;
 
 use super::arrivals::{CONFLATED, DAMAGED, Loss, UNDECODABLE};
@@ -97,11 +97,11 @@ impl Printer {
         self.damaged
     }
 
-    /// Prints how many values were lost in all on standard error, if some were.
-    pub(crate) fn note_losses(&self) {
+    /// Prints on standard error how many records of this topic were lost in all, if some were.
+    pub(crate) fn note_losses(&self, target: &Target) {
         if self.lost > 0 {
             let (lost, were) = (self.lost, if self.lost == 1 { "record was" } else { "records were" });
-            let sentence = format!("{}: {lost} {were} lost in all, {} printed", self.topic, self.shown);
+            let sentence = format!("{target}: {lost} {were} lost in all, {} printed", self.shown);
             Failure::new(Exit::Done, sentence).note();
         }
     }

@@ -342,7 +342,7 @@ impl Setting {
         })
     }
 
-    /// What keeps members of the group from reading the topics of a node with a name, if there is one; `is_warm`: topics in a file.
+    /// What keeps members of the group, if one is given, from reading the topics of a node with a name; `is_warm`: topics in a file.
     pub(crate) fn group_obstacles(&self, is_warm: bool) -> Vec<String> {
         let Some(group) = self.shm_group else { return Vec::new() };
         let in_file = format!(
@@ -536,7 +536,7 @@ pub(crate) fn is_absent(place: &Path) -> bool {
 pub(crate) fn no_nodes(place: &Path) -> String {
     let user = rustix::process::geteuid().as_raw();
     let instead = "--runtime-dir or FABRICAST_RUNTIME_DIR chooses another";
-    let why = if is_absent(place) { ", which does not exist" } else { "" };
+    let why = if is_absent(place) { ": it does not exist" } else { "" };
     format!("no nodes in {} (user {user}){why}; {instead}", place.display())
 }
 

@@ -51,7 +51,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
             let mut printer = printer;
             let outcome = records(arguments, &mut arrivals, (&mut printer, filter, newest));
             if arguments.follow {
-                printer.note_losses();
+                printer.note_losses(target);
             }
             outcome
         }

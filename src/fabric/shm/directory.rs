@@ -143,10 +143,9 @@ impl RuntimeDirectory {
         let user = rustix::process::geteuid();
         let may_read = || self.is_chosen && (user.is_root() || is_open_to_this_process(&stat));
         if stat.st_uid != user.as_raw() && !may_read() {
-            let owner = stat.st_uid;
-            let why =
-                format!("it belongs to user {owner}, who can open it to a group of this user (--shm-group)");
-            return Err(self.unusable(&why));
+            let advice = ", who can open it to a group of this user to read (--shm-group)";
+            let advice = if self.is_chosen { advice } else { "" };
+            return Err(self.unusable(&format!("it belongs to user {}{advice}", stat.st_uid)));
         }
         if stat.st_mode & 0o022 != 0 {
             return Err(self.unusable(&"other users may write to it"));

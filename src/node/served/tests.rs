@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
+use rustix::io::Errno;
 
 use super::*;
 use crate::control::{AttachOptions, ClientEvent, ClientSession, EndReason, SubscriberCounts};
@@ -488,8 +489,10 @@ fn peer_granted_an_ended_topic_on_the_same_host_need_not_detach() {
 /// The node's thread does not wait for memory to be registered.
 #[test]
 fn peer_is_answered_once_memory_was_registered_in_the_background() {
-    let outcomes: [fn() -> Result<(), FabricError>; 2] = [|| Ok(()), || Err(FabricError::Closed)];
-    for (work, is_granted) in outcomes.into_iter().zip([true, false]) {
+    let short = || Err(FabricError::system("register memory")(Errno::MFILE));
+    let outcomes: [fn() -> Result<(), FabricError>; 3] = [|| Ok(()), || Err(FabricError::Closed), short];
+    let reasons = [None, Some(RefuseReason::NotPermitted), Some(RefuseReason::Shortage)];
+    for (work, expected) in outcomes.into_iter().zip(reasons) {
         let mut setup = Setup::new();
         let _publisher = setup.node.state_publisher::<Raw>("t").open().unwrap();
         setup.turn(None);
@@ -497,8 +500,8 @@ fn peer_is_answered_once_memory_was_registered_in_the_background() {
         setup.client.attach("t".parse().unwrap(), Delivery::Push, None, KindOptions::default()).unwrap();
         let answers = std::iter::repeat_with(|| setup.turn(None)).find(|answers| !answers.is_empty());
         match &answers.unwrap()[..] {
-            [Ok(ClientEvent::Granted { .. })] => assert!(is_granted),
-            [Ok(ClientEvent::Refused { reason: RefuseReason::NotPermitted, .. })] => assert!(!is_granted),
+            [Ok(ClientEvent::Granted { .. })] => assert_eq!(expected, None),
+            [Ok(ClientEvent::Refused { reason, .. })] => assert_eq!(expected, Some(*reason)),
             answers => panic!("{answers:?}"),
         }
     }

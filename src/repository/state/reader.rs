@@ -366,7 +366,7 @@ impl Reader for StateReader {
     }
 
     fn resume(&mut self, before: &mut Self, is_same_epoch: bool) {
-        // What was skipped before a number that no value has is not counted.
+        // What was skipped before a value that was reported as damaged is not counted: there may be no such value.
         while before.has_reported() {
             before.go_back();
         }

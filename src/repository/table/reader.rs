@@ -304,19 +304,25 @@ impl TableReader {
         }
         let Pass { until, shown, left, .. } = pass;
         let (newest, shown) = (committed(memory), shown.max(self.newest_read.0));
-        self.finish(PassEnd { is_confirmed: true, ..PassEnd::new((until, newest), shown, left) });
+        let is_again =
+            self.finish(PassEnd { is_confirmed: true, ..PassEnd::new((until, newest), shown, left) });
         if let Some(taken) = self.take_removed() {
             return Ok(Some(taken));
         }
         // What was committed meanwhile is left to the next call, so that each key comes once.
-        self.has_more = newest != until;
+        self.has_more = newest != until || is_again;
         Ok(None)
     }
 
-    /// Ends a pass.
-    fn finish(&mut self, PassEnd { until, seen, left, is_confirmed, ahead }: PassEnd) {
+    /// Ends a pass. Returns whether another one is due at once.
+    fn finish(&mut self, PassEnd { until, seen, left, is_confirmed, ahead }: PassEnd) -> bool {
         if left.has_rejected {
-            return;
+            return false;
+        }
+        if ahead == Sequence::NONE && self.ahead == until && until != Sequence::NONE {
+            // The table has come to the commit that was named too early: what was under way then is read again.
+            (self.floor, self.ahead) = (self.floor.min(self.done.before()), Sequence::NONE);
+            return true;
         }
         self.done = self.done.max(seen);
         (self.floor, self.ahead) = (self.done, ahead);
@@ -331,6 +337,7 @@ impl TableReader {
             self.forget_gone();
         }
         self.begin_taking_again();
+        false
     }
 }
 

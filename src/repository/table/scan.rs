@@ -20,7 +20,7 @@ pub(crate) struct Scan {
     step: Step,
     /// The commits up to this one are read, if there are as many.
     until: Sequence,
-    /// What the hot line named when it was last read: in the beginning, and with cells.
+    /// What the hot line named when it was last read: in the beginning, with cells, and with versions if no page shows that commit.
     newest: Sequence,
     /// The newest commit that a page or a version shows.
     shown: Sequence,
@@ -224,6 +224,7 @@ impl Scan {
                     });
                     self.cells.extend(cells.filter(|(cell, version)| has_changed(*cell, *version)));
                 }
+                self.newest = committed(memory);
                 if self.cells.is_empty() {
                     return self.continue_pages(goal);
                 }
@@ -288,10 +289,11 @@ impl Scan {
         self.cells.clear();
         self.ranges.clear();
         (self.next_cell, self.fetched, self.planned) = (0, 0, 0);
+        // The hot line may be read once more.
         let (first, mut len) = (self.next_page, 0);
         for (page, is_whole) in self.pages.iter().skip(first) {
             let ranges_max = self.ranges.len() + PAGE_CELLS / GAP_CELLS;
-            let is_full = len >= limits::TABLE_FETCH_LEN || ranges_max > limits::TABLE_FETCH_RANGES;
+            let is_full = len >= limits::TABLE_FETCH_LEN || ranges_max >= limits::TABLE_FETCH_RANGES;
             if is_full && self.next_page > first {
                 break;
             }
@@ -301,6 +303,9 @@ impl Scan {
             }
             len += self.ranges.iter().skip(begun).map(|range| range.len).sum::<usize>();
             self.next_page += 1;
+        }
+        if self.until > self.shown {
+            self.ranges.push(HOT_LINE);
         }
         self.step = Step::Versions { first, end: self.next_page };
     }

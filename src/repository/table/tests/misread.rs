@@ -361,6 +361,61 @@ fn rest_of_a_commit_that_was_under_way_while_the_table_seemed_to_be_ahead_is_rec
     }
 }
 
+/// The table has come to it at the next poll.
+#[test]
+fn rest_of_a_commit_that_was_under_way_before_the_one_that_was_named_too_early_is_received() {
+    let mut world = World::new(4, 4, 1);
+    put_all(&mut world, &[b"x", b"y"]);
+    let (mut reader, mut fetching) = (world.reader(), Fetching::new(&world));
+    assert_eq!([take_all(&mut reader, &world), fetching.pass(&world, NOTHING)], [[b"x", b"y"]; 2]);
+    let offset = world.writer.geometry().version_offset(1);
+    let before = world.region.load(offset);
+    for key in [b"x", b"y"] {
+        world.writer.room()[..1].copy_from_slice(key);
+        world.writer.stage_filled((1, 10), None, 1).unwrap();
+    }
+    world.writer.commit(1);
+    let version = world.region.load(offset);
+    world.region.store(offset, before);
+    world.writer.pretend(Sequence::new(4));
+    assert_eq!([take_all(&mut reader, &world), fetching.pass(&world, NOTHING)], [[b"x"]; 2]);
+    world.region.store(offset, version);
+    put(&mut world, b"x");
+    assert_eq!([take_all(&mut reader, &world), fetching.pass(&world, NOTHING)], [[b"x", b"y"]; 2]);
+    for reader in [&mut reader, &mut fetching.reader] {
+        assert_eq!((reader.last().get(), reader.complete().get()), (4, 4));
+        assert!(!reader.take_misread());
+    }
+}
+
+/// The page that was read before has changed, and of the other one no key is wanted.
+#[test]
+fn commits_while_pages_are_fetched_of_a_table_that_seemed_to_be_ahead_are_received() {
+    const CELLS: usize = crate::layout::table::PAGE_CELLS + 1;
+    let key = |cell: usize| format!("k{cell:03}").into_bytes();
+    let mut world = World::new(CELLS, 1, 1);
+    (0..CELLS).for_each(|cell| put(&mut world, &key(cell)));
+    let mut fetching = Fetching::new(&world);
+    let first = key(0);
+    fetching.reader.set_interest(Interest::Those(Box::new(move |key| key == first)));
+    assert_eq!(fetching.pass(&world, NOTHING), [key(0)]);
+    world.writer.pretend(Sequence::new(1 << 40));
+    let before = Region::allocate(world.region.len(), Protection::PeersRead).unwrap();
+    world.region.write_across(0, &before, 0, world.region.len());
+    put_all(&mut world, &[&key(0), &key(CELLS - 1)]);
+    let (page, fetches) = (world.writer.geometry().page_offset(0), std::cell::Cell::new(0));
+    let taken = fetching.pass(&world, |_, words, mirror| {
+        let old: &[usize] = match fetches.replace(fetches.get() + 1) {
+            0 => words,
+            1 => &[page],
+            _ => &[],
+        };
+        old.iter().for_each(|word| mirror.store(*word, before.load(*word)));
+    });
+    assert_eq!(taken, [key(0)]);
+    assert_eq!(fetching.reader.complete(), world.writer.last());
+}
+
 /// It would leave out what the sequence is given to.
 #[test]
 fn snapshot_is_of_no_commit_that_there_is_not() {

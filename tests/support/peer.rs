@@ -33,7 +33,10 @@ impl Peer {
     }
 
     fn program() -> Command {
-        Command::new(std::env::current_exe().expect("the test program knows where it is"))
+        let mut program = Command::new(std::env::current_exe().expect("the test program knows where it is"));
+        // The freed memory that malloc keeps for each thread would pass for memory that is lost.
+        program.env("MALLOC_ARENA_MAX", "1");
+        program
     }
 
     fn start_by(program: &mut Command, role: &str, dir: &Path, arguments: &str) -> Self {

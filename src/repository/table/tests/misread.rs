@@ -332,14 +332,8 @@ fn commits_between_fetches_of_a_table_that_seemed_to_be_ahead_are_received() {
     assert_eq!(fetching.reader.complete(), world.writer.last());
 }
 
-/// Its page shows it, and some of its cells do.
-#[test]
-fn rest_of_a_commit_that_was_under_way_while_the_table_seemed_to_be_ahead_is_received() {
-    let mut world = World::new(4, 4, 1);
-    put_all(&mut world, &[b"x", b"y"]);
-    let (mut reader, mut fetching) = (world.reader(), Fetching::new(&world));
-    let mut take_both = |world: &World| [take_all(&mut reader, world), fetching.pass(world, NOTHING)];
-    assert_eq!(take_both(&world), [[b"x", b"y"]; 2]);
+/// Commits values of two keys, of which the cell of one does not show it yet. Returns the offset of its version, and that.
+fn commit_in_part(world: &mut World) -> (usize, u64) {
     let offset = world.writer.geometry().version_offset(1);
     let before = world.region.load(offset);
     for key in [b"x", b"y"] {
@@ -349,6 +343,18 @@ fn rest_of_a_commit_that_was_under_way_while_the_table_seemed_to_be_ahead_is_rec
     world.writer.commit(1);
     let version = world.region.load(offset);
     world.region.store(offset, before);
+    (offset, version)
+}
+
+/// Its page shows it, and some of its cells do.
+#[test]
+fn rest_of_a_commit_that_was_under_way_while_the_table_seemed_to_be_ahead_is_received() {
+    let mut world = World::new(4, 4, 1);
+    put_all(&mut world, &[b"x", b"y"]);
+    let (mut reader, mut fetching) = (world.reader(), Fetching::new(&world));
+    let mut take_both = |world: &World| [take_all(&mut reader, world), fetching.pass(world, NOTHING)];
+    assert_eq!(take_both(&world), [[b"x", b"y"]; 2]);
+    let (offset, version) = commit_in_part(&mut world);
     world.writer.pretend(Sequence::new(1 << 40));
     assert_eq!(take_both(&world), [[b"x"]; 2]);
     assert_eq!(take_both(&world), [(); 2].map(|()| Vec::<Vec<u8>>::new()));
@@ -368,15 +374,7 @@ fn rest_of_a_commit_that_was_under_way_before_the_one_that_was_named_too_early_i
     put_all(&mut world, &[b"x", b"y"]);
     let (mut reader, mut fetching) = (world.reader(), Fetching::new(&world));
     assert_eq!([take_all(&mut reader, &world), fetching.pass(&world, NOTHING)], [[b"x", b"y"]; 2]);
-    let offset = world.writer.geometry().version_offset(1);
-    let before = world.region.load(offset);
-    for key in [b"x", b"y"] {
-        world.writer.room()[..1].copy_from_slice(key);
-        world.writer.stage_filled((1, 10), None, 1).unwrap();
-    }
-    world.writer.commit(1);
-    let version = world.region.load(offset);
-    world.region.store(offset, before);
+    let (offset, version) = commit_in_part(&mut world);
     world.writer.pretend(Sequence::new(4));
     assert_eq!([take_all(&mut reader, &world), fetching.pass(&world, NOTHING)], [[b"x"]; 2]);
     world.region.store(offset, version);

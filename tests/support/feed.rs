@@ -1,6 +1,6 @@
 //! A feed whose records follow from their sequences, and a subscriber's copy of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use fabricast::{FeedPublisher, FeedSubscriber, FeedUpdate, Persistent, ReceiveError};
 
@@ -59,7 +59,13 @@ pub(crate) struct Replica {
     pub(crate) values: u64,
     /// Wants these keys only.
     pub(crate) wanted: Option<fn(u64) -> bool>,
+    /// The last steps, which show the cause of a wrong value: kind, key, sequence, whether it ends its event, and whether the
+    /// subscriber was recovering after it.
+    steps: VecDeque<(&'static str, u64, u64, bool, bool)>,
 }
+
+/// Steps that are kept.
+const STEPS_MAX: usize = 64;
 
 impl Replica {
     /// Receives the next update, if there is one, and checks it. Returns whether there was one.
@@ -97,6 +103,7 @@ impl Replica {
                 return Ok(false);
             }
             Err(ReceiveError::Lapped { count, .. } | ReceiveError::CutOff { count, .. }) => {
+                self.note(("lost", 0, count, false, is_recovering));
                 std::mem::take(&mut self.pending).into_iter().for_each(|update| self.apply(update));
                 self.is_incomplete = true;
                 self.lost += count;
@@ -108,6 +115,12 @@ impl Replica {
             }
         };
         let ends_event = update.ends_event();
+        let (kind, key) = match &update {
+            FeedUpdate::Value(update) => ("value", update.key),
+            FeedUpdate::Record(update) => ("record", update.key),
+            _ => unreachable!("there are records and values"),
+        };
+        self.note((kind, key, update.meta().sequence.get(), ends_event, is_recovering));
         self.pending.push(update);
         if ends_event {
             let is_value = matches!(self.pending.last(), Some(FeedUpdate::Value(_)));
@@ -115,6 +128,13 @@ impl Replica {
             std::mem::take(&mut self.pending).into_iter().for_each(|update| self.apply(update));
         }
         Ok(true)
+    }
+
+    fn note(&mut self, step: (&'static str, u64, u64, bool, bool)) {
+        if self.steps.len() == STEPS_MAX {
+            self.steps.pop_front();
+        }
+        self.steps.push_back(step);
     }
 
     fn apply(&mut self, update: FeedUpdate<u64, Record, Value>) {

@@ -299,7 +299,7 @@ fn node_that_is_short_of_files_says_so() {
         let builder = node.log_subscriber::<Raw>("shm:victim/log").delivery(Delivery::Push);
         builder.timeout(PATIENCE).open()
     };
-    let refused = push().expect_err("there is no descriptor for its landing region");
+    let refused = push().expect_err("the publisher has no descriptor left for a landing region");
     assert!(
         matches!(refused, SubscriberError::Refused { reason: RefuseReason::Shortage, .. }),
         "{refused:?}"

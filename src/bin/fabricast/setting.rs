@@ -346,7 +346,7 @@ impl Setting {
     pub(crate) fn group_obstacles(&self, is_warm: bool) -> Vec<String> {
         let Some(group) = self.shm_group else { return Vec::new() };
         let in_file = format!(
-            "members of group {group} cannot pull the topic from the file of --warm, which this user can cut: they subscribe with --push"
+            "members of group {group} cannot pull the topic from the file of --warm, which this user can cut: they subscribe by push"
         );
         obstacle(&self.place(), group).into_iter().chain(is_warm.then_some(in_file)).collect()
     }

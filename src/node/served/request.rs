@@ -48,7 +48,7 @@ impl Objection {
         Self { reason, text: text.into() }
     }
 
-    /// An objection for this reason, unless the error is a shortage of this node, of which the peer is not at fault.
+    /// An objection for this reason, unless the error is a shortage of this node, for which the peer is not at fault.
     pub(super) fn over(error: &FabricError, reason: RefuseReason, text: impl Into<String>) -> Self {
         Self::new(if error.is_shortage() { RefuseReason::Shortage } else { reason }, text)
     }

@@ -333,7 +333,7 @@ fn impossible_measurements_are_reported() {
     };
     told(&["--connect", "shm:nobody", "--wait", "0.1"], 3, "shm:nobody");
     if cfg!(not(feature = "verbs")) {
-        told(&["--connect", "rdma://far"], 3, "--features verbs");
+        told(&["--connect", "rdma://far"], 7, "--features verbs");
     }
     told(&["--slots", "3"], 2, "slots");
     told(&["--cpus", "0,100000"], 2, "processors");

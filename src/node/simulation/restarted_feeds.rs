@@ -108,6 +108,8 @@ struct Replica {
     earlier: u64,
     /// Values of the last cut were reported as unreadable.
     is_incomplete: bool,
+    /// A loss was reported, and not all its values have come.
+    has_lost: bool,
 }
 
 impl Replica {
@@ -126,6 +128,7 @@ impl Replica {
             began,
             earlier: 0,
             is_incomplete: false,
+            has_lost: false,
         }
     }
 
@@ -148,16 +151,22 @@ impl Replica {
                 assert_eq!(self.epoch.replace(epoch).unwrap_or(before), before);
                 assert_ne!(epoch, before);
                 self.table.clear();
-                (self.last, self.restarts, self.is_incomplete) = (0, self.restarts + 1, false);
+                (self.last, self.restarts) = (0, self.restarts + 1);
+                (self.is_incomplete, self.has_lost) = (false, false);
                 return true;
             }
+            Err(ReceiveError::Contended { .. }) => return true,
+            // Damaged: the publisher died while it wrote to the landing region.
             Err(
-                ReceiveError::Lapped { .. } | ReceiveError::CutOff { .. } | ReceiveError::Contended { .. },
-            ) => return true,
-            // The publisher died while it wrote to the landing region.
-            Err(ReceiveError::DamagedRecords { .. }) => return true,
+                ReceiveError::Lapped { .. }
+                | ReceiveError::CutOff { .. }
+                | ReceiveError::DamagedRecords { .. },
+            ) => {
+                self.has_lost = true;
+                return true;
+            }
             Err(ReceiveError::UnreadableValues { .. }) => {
-                self.is_incomplete = true;
+                (self.is_incomplete, self.has_lost) = (true, true);
                 return true;
             }
             Err(error) => panic!("{error}"),
@@ -175,7 +184,13 @@ impl Replica {
             },
         }
         let current = self.subscriber.current().expect("it has received something");
-        if update.ends_event() && !current.is_recovering() && current.suspects().is_empty() {
+        let is_complete = !current.is_recovering() && current.suspects().is_empty();
+        if update.ends_event() && matches!(update, FeedUpdate::Record(_)) && !self.has_lost {
+            let expected = &script.tables[&meta.sequence.get()];
+            assert!(self.table == *expected, "not reported lost: {meta:?} {:?} {expected:?}", self.table);
+        }
+        if update.ends_event() && is_complete {
+            self.has_lost = false;
             let sequence = meta.sequence.get().max(self.last);
             let is_value = matches!(update, FeedUpdate::Value(_));
             let expected = script.tables.range(sequence..).next().expect("an event").1;
@@ -258,6 +273,49 @@ fn pulled_feed_goes_on_with_the_next_publisher_where_memory_is_fetched() {
 #[test]
 fn pushed_feed_goes_on_with_the_next_publisher_where_memory_is_fetched() {
     restarts(Reach::Fetched, Delivery::Push);
+}
+
+/// The publisher dies when a part of an event was read, and the next one goes on with the same events.
+#[test]
+fn records_of_an_event_that_a_death_cuts_short_come_from_the_next_publisher() {
+    each_seed(SEEDS / 3, |seed| {
+        let world = World::new(seed, Reach::Fetched);
+        let script = Script::new(&mut Random::new(seed), 6);
+        let mut source = Source::new(&world, Epoch::new(7));
+        let subscribing = world.node("subscribing", false);
+        let mut subscriber = Replica::new(&subscribing, Delivery::Pull).subscriber;
+        let mut received = Vec::new();
+        let mut receive = |subscriber: &mut Subscriber| {
+            while let Some(update) = subscriber.try_update().unwrap() {
+                received.push((update.meta().sequence.get(), update.ends_event()));
+            }
+            world.turn();
+            subscriber.current().map(|current| (current.is_recovering(), current.last().get()))
+        };
+        while receive(&mut subscriber).is_none_or(|(is_recovering, _)| is_recovering) {}
+        for _ in 0..script.events.len() {
+            source.publish(&script).unwrap();
+            let is_part =
+                |read: Option<(_, u64)>| read.is_some_and(|(_, last)| !script.tables.contains_key(&last));
+            if (0..100).any(|_| is_part(receive(&mut subscriber))) {
+                world.kill("publishing");
+                while subscriber.is_attached() {
+                    receive(&mut subscriber);
+                }
+                let published = source.published;
+                drop(source);
+                source = Source::new(&world, Epoch::new(7));
+                (0..published).for_each(|_| source.publish(&script).unwrap());
+            }
+        }
+        for _ in 0..TURNS {
+            receive(&mut subscriber);
+        }
+        drop(source);
+        let last = *script.tables.keys().last().expect("events");
+        let expected = (1..=last).map(|sequence| (sequence, script.tables.contains_key(&sequence)));
+        assert_eq!(received, expected.collect::<Vec<_>>());
+    });
 }
 
 /// The values of keys that were wanted only just before are still to be read from the table when the publisher dies.

@@ -146,6 +146,11 @@ impl<K: Eq + Hash + Clone> Keys<K> {
         self.known.values_mut().for_each(|known| known.is_suspect |= known.last >= first);
     }
 
+    /// Records that no key lacks records.
+    pub(super) fn clear_suspicions(&mut self) {
+        self.known.values_mut().for_each(|known| known.is_suspect = false);
+    }
+
     /// Forgets all other keys.
     pub(super) fn retain(&mut self, is_wanted: impl Fn(&K) -> bool) {
         self.known.retain(|key, _| is_wanted(key));

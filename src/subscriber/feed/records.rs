@@ -46,6 +46,9 @@ pub(super) struct Records<K, V> {
     is_cut_off: bool,
     /// The feed has ended, and its table cannot be read.
     is_table_given_up: bool,
+    /// The feed has ended in the middle of an event: its values are wanted only if that was the last one. Nothing is missing if the next
+    /// publisher goes on with it.
+    is_event_open: bool,
     /// Nothing of the current event is missing so far.
     is_whole: bool,
     /// A part of the current event was received.
@@ -111,6 +114,7 @@ where
             has_unreadable: false,
             is_cut_off: false,
             is_table_given_up: false,
+            is_event_open: false,
             is_whole: true,
             has_begun: false,
             published_ns: 0,
@@ -138,7 +142,10 @@ where
         // A cut that was due was not read.
         let was_given_up = std::mem::take(&mut self.is_table_given_up);
         (self.is_over, self.is_cut_off, self.wait) = (false, false, None);
-        if !self.has_joined || self.has_unreadable || was_given_up || self.keys.has_suspects() {
+        if std::mem::take(&mut self.is_event_open) {
+            self.cut = Cut::None;
+            self.keys.clear_suspicions();
+        } else if !self.has_joined || self.has_unreadable || was_given_up || self.keys.has_suspects() {
             self.compare_again(last, true);
         }
     }
@@ -324,6 +331,7 @@ where
                     // The event will not be complete: its values are, or none counts as such.
                     self.is_whole = false;
                     self.compare_again(last, true);
+                    self.is_event_open = !self.has_unreadable && !self.keys.has_suspects();
                 }
                 updates.fail(None);
                 return Ok(Advance::More);
@@ -418,6 +426,7 @@ where
             Cut::None | Cut::Ahead { .. } => None,
         };
         self.cut = Cut::Due { at_least, is_for_all, reading: CutReading::new() };
+        self.is_event_open = false;
         self.avoid(avoided);
     }
 
@@ -448,6 +457,7 @@ where
                     (wait.seen_ns, wait.waited_ns, wait.distance) = (source.now_ns(), 0, distance);
                 }
                 self.cut = Cut::Ahead { cut, is_overtaken: false, has_lost: false };
+                self.is_event_open = false;
                 return Ok(true);
             }
             Ok(Some(_)) => has_ended,

@@ -302,6 +302,9 @@ fn records_of_an_event_that_a_death_cuts_short_come_from_the_next_publisher() {
                 while subscriber.is_attached() {
                     receive(&mut subscriber);
                 }
+                if seed % 2 == 1 {
+                    subscriber.configure(FeedSubscriber::all_keys);
+                }
                 let published = source.published;
                 drop(source);
                 source = Source::new(&world, Epoch::new(7));

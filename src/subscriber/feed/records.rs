@@ -175,6 +175,9 @@ where
     /// Forgets the keys that are not wanted, and requests the values of those that were not wanted before.
     pub(super) fn change_interest(&mut self, last: Sequence, is_wanted: impl Fn(&K) -> bool) {
         self.is_whole &= !self.has_begun;
+        if self.is_event_open {
+            self.keys.clear_suspicions();
+        }
         self.compare_again(last, true);
         self.keys.retain(is_wanted);
     }

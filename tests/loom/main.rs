@@ -19,7 +19,6 @@ macro_rules! check {
 check! {
     slot::first_read_takes_a_whole_value;
     slot::reader_that_keeps_up_takes_whole_values;
-    slot::value_of_an_earlier_epoch_is_refused;
     slot::values_of_an_earlier_epoch_are_refused;
     log::reader_that_keeps_up_takes_every_record;
     log::batch_is_taken_as_a_whole;

@@ -278,7 +278,7 @@ fn pushed_feed_goes_on_with_the_next_publisher_where_memory_is_fetched() {
 /// The publisher dies when a part of an event was read, and the next one goes on with the same events.
 #[test]
 fn records_of_an_event_that_a_death_cuts_short_come_from_the_next_publisher() {
-    each_seed(SEEDS / 3, |seed| {
+    each_seed(SEEDS / 2, |seed| {
         let world = World::new(seed, Reach::Fetched);
         let script = Script::new(&mut Random::new(seed), 6);
         let mut source = Source::new(&world, Epoch::new(7));
@@ -298,11 +298,15 @@ fn records_of_an_event_that_a_death_cuts_short_come_from_the_next_publisher() {
             let is_part =
                 |read: Option<(_, u64)>| read.is_some_and(|(_, last)| !script.tables.contains_key(&last));
             if (0..100).any(|_| is_part(receive(&mut subscriber))) {
+                // Their values are due then: the dead publisher's table cannot be read, and the next one's has no others.
+                if seed % 3 == 2 {
+                    subscriber.configure(FeedSubscriber::all_keys);
+                }
                 world.kill("publishing");
                 while subscriber.is_attached() {
                     receive(&mut subscriber);
                 }
-                if seed % 2 == 1 {
+                if seed % 3 == 1 {
                     subscriber.configure(FeedSubscriber::all_keys);
                 }
                 let published = source.published;

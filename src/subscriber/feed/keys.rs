@@ -146,11 +146,6 @@ impl<K: Eq + Hash + Clone> Keys<K> {
         self.known.values_mut().for_each(|known| known.is_suspect |= known.last >= first);
     }
 
-    /// Records that no key lacks records.
-    pub(super) fn clear_suspicions(&mut self) {
-        self.known.values_mut().for_each(|known| known.is_suspect = false);
-    }
-
     /// Forgets all other keys.
     pub(super) fn retain(&mut self, is_wanted: impl Fn(&K) -> bool) {
         self.known.retain(|key, _| is_wanted(key));
@@ -159,6 +154,11 @@ impl<K: Eq + Hash + Clone> Keys<K> {
     /// Returns whether some keys are suspect.
     pub(super) fn has_suspects(&self) -> bool {
         self.known.values().any(|known| known.is_suspect)
+    }
+
+    /// Returns all keys.
+    pub(super) fn all(&self) -> Vec<K> {
+        self.known.keys().cloned().collect()
     }
 
     /// Returns the suspect keys.

@@ -46,6 +46,8 @@ pub(super) struct Records<K, V> {
     is_cut_off: bool,
     /// The feed has ended, and its table cannot be read.
     is_table_given_up: bool,
+    /// Then nothing tells which keys lack records. Only if the feed does not go on: otherwise their next records show it.
+    is_any_suspect: bool,
     /// The feed has ended in the middle of an event: its values are wanted only if that was the last one. Nothing is missing if the next
     /// publisher goes on with it.
     is_event_open: bool,
@@ -114,6 +116,7 @@ where
             has_unreadable: false,
             is_cut_off: false,
             is_table_given_up: false,
+            is_any_suspect: false,
             is_event_open: false,
             is_whole: true,
             has_begun: false,
@@ -129,7 +132,7 @@ where
 
     /// Returns the suspect keys.
     pub(super) fn suspects(&self) -> Vec<K> {
-        self.keys.suspects()
+        if self.is_any_suspect { self.keys.all() } else { self.keys.suspects() }
     }
 
     /// Returns the last record whose effect is in the values that were received.
@@ -142,9 +145,9 @@ where
         // A cut that was due was not read.
         let was_given_up = std::mem::take(&mut self.is_table_given_up);
         (self.is_over, self.is_cut_off, self.wait) = (false, false, None);
+        self.is_any_suspect = false;
         if std::mem::take(&mut self.is_event_open) {
             self.cut = Cut::None;
-            self.keys.clear_suspicions();
         } else if !self.has_joined || self.has_unreadable || was_given_up || self.keys.has_suspects() {
             self.compare_again(last, true);
         }
@@ -175,9 +178,6 @@ where
     /// Forgets the keys that are not wanted, and requests the values of those that were not wanted before.
     pub(super) fn change_interest(&mut self, last: Sequence, is_wanted: impl Fn(&K) -> bool) {
         self.is_whole &= !self.has_begun;
-        if self.is_event_open {
-            self.keys.clear_suspicions();
-        }
         self.compare_again(last, true);
         self.keys.retain(is_wanted);
     }
@@ -469,10 +469,7 @@ where
             Err(_) => true,
         };
         if is_given_up {
-            if *is_for_all {
-                // Nothing tells which keys lack records: none counts as complete.
-                self.keys.suspect_from(Sequence::NONE);
-            }
+            self.is_any_suspect |= *is_for_all;
             (self.cut, self.is_table_given_up, self.wait) = (Cut::None, true, None);
             return Ok(true);
         }
@@ -516,6 +513,7 @@ where
             updates.fail(Some(ReceiveError::UnreadableValues { count: unreadable }));
         }
         (self.has_joined, self.is_whole, self.compared) = (true, true, sequence);
+        self.is_any_suspect = false;
     }
 }
 

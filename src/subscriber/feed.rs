@@ -362,7 +362,8 @@ where
 
     /// Returns the keys that are known to lack records, until their values are received. After an error that reports a loss, the keys
     /// that it affects are known once the next receive has read the table. A key whose removal was lost is not among them: it is
-    /// received as removed. For a conflated subscriber these are the keys whose values are damaged in the publisher's memory.
+    /// received as removed. If the feed has ended, and its table could not be read, these are all keys received so far, until a
+    /// persistent subscriber is attached again. For a conflated subscriber these are the keys whose values are damaged in the publisher's memory.
     /// Allocates.
     pub fn suspects(&self) -> Vec<K> {
         match &self.reception {
@@ -372,7 +373,8 @@ where
     }
 
     /// Returns whether records of some keys may be missing, and values in place of them are still to come: before the first values,
-    /// after a loss, and after the interest has changed.
+    /// after a loss, and after the interest has changed. Once the feed has ended, none follow: a persistent subscriber requests those that
+    /// are missing when it is attached again.
     pub fn is_recovering(&self) -> bool {
         let is_behind = matches!(&self.reception, Reception::Records(it) if it.records.is_recovering());
         is_behind || self.assembly.begins_with_a_value()

@@ -298,7 +298,7 @@ fn records_of_an_event_that_a_death_cuts_short_come_from_the_next_publisher() {
             let is_part =
                 |read: Option<(_, u64)>| read.is_some_and(|(_, last)| !script.tables.contains_key(&last));
             if (0..100).any(|_| is_part(receive(&mut subscriber))) {
-                // Their values are due then: the dead publisher's table cannot be read, and the next one's has no others.
+                // Values are due when the publisher dies. Its table cannot be read, and that of the next one has none that is missing.
                 if seed % 3 == 2 {
                     subscriber.configure(FeedSubscriber::all_keys);
                 }

@@ -46,10 +46,11 @@ pub(super) struct Records<K, V> {
     is_cut_off: bool,
     /// The feed has ended, and its table cannot be read.
     is_table_given_up: bool,
-    /// Then nothing tells which keys lack records. Only if the feed does not go on: otherwise their next records show it.
+    /// The table was given up while any key might lack records: all of them are returned as suspects. Their records are not left out for
+    /// that.
     is_any_suspect: bool,
-    /// The feed has ended in the middle of an event: its values are wanted only if that was the last one. Nothing is missing if the next
-    /// publisher goes on with it.
+    /// The publisher ended in the middle of an event, and nothing else is missing. The values in place of that event are not needed if the
+    /// next publisher continues it.
     is_event_open: bool,
     /// Nothing of the current event is missing so far.
     is_whole: bool,
@@ -147,7 +148,7 @@ where
         (self.is_over, self.is_cut_off, self.wait) = (false, false, None);
         self.is_any_suspect = false;
         if std::mem::take(&mut self.is_event_open) {
-            self.cut = Cut::None;
+            (self.cut, self.has_begun) = (Cut::None, true);
         } else if !self.has_joined || self.has_unreadable || was_given_up || self.keys.has_suspects() {
             self.compare_again(last, true);
         }
@@ -319,8 +320,12 @@ where
         match error {
             // After a restart nothing of this is needed any more.
             Restarted { .. } => return Err(error),
-            // Final: nothing is received any more.
-            Overtaken { .. } => return Err(error),
+            // Final: nothing is received any more but the last record taken.
+            Overtaken { .. } => {
+                self.is_whole &= !std::mem::take(&mut self.has_begun);
+                updates.fail(Some(error));
+                return Ok(Advance::More);
+            }
             error if error.loses_nothing() => return Err(error),
             Ended { .. } | Gone { .. } if self.is_over && matches!(self.cut, Cut::None) => {
                 let (first_lost, count) = (Sequence::NONE.next(), last.get());
@@ -330,11 +335,13 @@ where
             }
             Ended { .. } | Gone { .. } => {
                 self.is_over = true;
-                if std::mem::take(&mut self.has_begun) && matches!(self.cut, Cut::None) {
-                    // The event will not be complete: its values are, or none counts as such.
-                    self.is_whole = false;
+                let has_begun = std::mem::take(&mut self.has_begun);
+                self.is_whole &= !has_begun;
+                if has_begun && matches!(self.cut, Cut::None) {
+                    // This publisher does not complete the event: its values are requested instead.
+                    let lacks_values = !self.has_joined || self.is_table_given_up || self.has_unreadable;
                     self.compare_again(last, true);
-                    self.is_event_open = !self.has_unreadable && !self.keys.has_suspects();
+                    self.is_event_open = !lacks_values && !self.keys.has_suspects();
                 }
                 updates.fail(None);
                 return Ok(Advance::More);
@@ -465,6 +472,12 @@ where
             }
             Ok(Some(_)) => has_ended,
             Ok(None) => has_ended && reading.passes() >= PASSES_LAST,
+            // The feed has ended meanwhile: the log is received to its end first.
+            Err(ReceiveError::Ended { .. } | ReceiveError::Gone { .. })
+                if !has_ended && source.has_ended() =>
+            {
+                false
+            }
             Err(error) if !has_ended => return Err(error),
             Err(_) => true,
         };

@@ -367,3 +367,55 @@ fn value_that_is_older_than_a_record_of_its_key_is_not_received() {
     let update = reader.look().unwrap();
     assert!(matches!(&update, Some(FeedUpdate::Record(it)) if it.number == 3), "{update:?}");
 }
+
+/// A record that does not end its event.
+fn part(key: u64, previous: u64) -> FeedRecord<u64, u64> {
+    FeedRecord { ends_event: false, ..record(key, previous) }
+}
+
+/// Receives until the end, and continues with the next publisher.
+fn renewed(mut reader: Reader) -> Reader {
+    let errors: Vec<_> = (0..10).filter_map(|_| reader.look().err()).collect();
+    assert!(matches!(errors.last(), Some(ReceiveError::Ended { .. })), "{errors:?}");
+    (reader.source.ends_after, reader.source.is_lost) = (None, false);
+    reader.records.renew(reader.source.last());
+    reader
+}
+
+#[test]
+fn event_that_nothing_else_is_missing_of_goes_on_with_the_next_publisher() {
+    let mut reader = Reader::joined();
+    reader.source.records.extend([record(7, 0), part(8, 0)]);
+    (reader.source.ends_after, reader.source.is_lost) = (Some(2), true);
+    let mut reader = renewed(reader);
+    assert!(!reader.records.is_recovering() && reader.records.suspects().is_empty());
+    // The next one dies before it has published more: the event is still not complete.
+    (reader.source.ends_after, reader.source.is_lost) = (Some(2), true);
+    assert!(reader.look().is_err() && !reader.records.suspects().is_empty());
+    let mut reader = renewed(reader);
+    reader.source.records.extend([part(7, 1), record(8, 2)]);
+    let updates: Vec<_> = (0..2).filter_map(|_| reader.look().unwrap()).collect();
+    assert!(matches!(&updates[..], [FeedUpdate::Record(_), FeedUpdate::Record(last)] if last.ends_event));
+}
+
+#[test]
+fn values_that_were_due_before_the_end_come_from_the_next_publisher() {
+    // Before the first values.
+    let mut reader = Reader::new(Source { ends_after: Some(1), is_lost: true, ..Source::default() });
+    reader.source.records.push_back(part(7, 0));
+    assert!(renewed(reader).records.is_cut_due());
+    // After a loss, of which the records behind it show nothing.
+    let mut reader = Reader::joined();
+    reader.source.lost = 3;
+    assert!(matches!(reader.look(), Err(ReceiveError::Lapped { count: 3, .. })));
+    reader.source.records.push_back(part(8, 0));
+    (reader.source.lost, reader.source.ends_after, reader.source.is_lost) = (0, Some(4), true);
+    assert!(renewed(reader).records.is_cut_due());
+    // After a change of interest.
+    let mut reader = Reader::joined();
+    reader.source.records.extend([part(8, 0), part(9, 0)]);
+    assert!(reader.look().unwrap().is_some());
+    reader.ask_again();
+    (reader.source.ends_after, reader.source.is_lost) = (Some(2), true);
+    assert!(renewed(reader).records.is_cut_due());
+}

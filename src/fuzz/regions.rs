@@ -77,6 +77,8 @@ pub(super) struct Received<'a, R> {
     pub(super) value: Verified<'a>,
     /// All words that the reader can have read were written by a writer, or have a few wrong bits: the value was published.
     pub(super) is_genuine: bool,
+    /// Bits that are wrong.
+    pub(super) flips: u32,
 }
 
 /// A repository, and what its reader sees of it: the repository itself, or a mirror or landing region.
@@ -137,6 +139,11 @@ impl<R: Reader> World<R> {
     /// Whether values that are taken now were published.
     pub(super) fn is_genuine(&self) -> bool {
         !self.is_forged && self.flips <= FLIPS_MAX
+    }
+
+    /// How many bits are wrong.
+    pub(super) fn flips(&self) -> u32 {
+        self.flips
     }
 
     /// Whether words were written that no writer has written, apart from wrong bits.
@@ -315,7 +322,7 @@ impl<R: Reader> World<R> {
 
     fn check(&self, taken: Taken, check: &mut impl FnMut(Received<'_, R>)) {
         let value = self.reader.verified(taken);
-        check(Received { reader: &self.reader, value, is_genuine: self.is_genuine() });
+        check(Received { reader: &self.reader, value, is_genuine: self.is_genuine(), flips: self.flips });
     }
 }
 

@@ -363,8 +363,8 @@ where
     /// Returns the keys that are known to lack records, until their values are received. After an error that reports a loss, the keys
     /// that it affects are known once the next receive has read the table. A key whose removal was lost is not among them: it is
     /// received as removed. If the feed has ended, and its table could not be read, these are all keys received so far, until a
-    /// persistent subscriber is attached again. For a conflated subscriber these are the keys whose values are damaged in the publisher's memory.
-    /// Allocates.
+    /// persistent subscriber is attached again. For a conflated subscriber these are the keys whose values are damaged in the
+    /// publisher's memory. Allocates.
     pub fn suspects(&self) -> Vec<K> {
         match &self.reception {
             Reception::Records(it) => it.records.suspects(),

@@ -35,6 +35,10 @@ struct Source {
     is_ahead: bool,
     /// The table has ended, too, and cannot be read any more.
     is_lost: bool,
+    /// The publisher has disconnected it.
+    is_overtaken: bool,
+    /// The feed ends while its table is read.
+    ends_in_read: bool,
     /// A cut of another table than before was requested.
     has_avoided: bool,
 }
@@ -78,6 +82,9 @@ impl FeedSource<u64, u64, u64> for Source {
             self.last += self.lost;
             return Err(ReceiveError::Lapped { first_lost, count: self.lost });
         }
+        if self.is_overtaken {
+            return Err(ReceiveError::Overtaken { last: Sequence::new(self.last) });
+        }
         let published = self.ends_after.map(Sequence::new);
         published.map_or(Ok(None), |published| Err(ReceiveError::Ended { published }))
     }
@@ -116,6 +123,10 @@ impl FeedSource<u64, u64, u64> for Source {
         reading: &mut CutReading<u64, u64>,
     ) -> Result<Option<KnownCut<u64, u64>>, ReceiveError> {
         self.has_avoided |= reading.avoided.is_some();
+        if std::mem::take(&mut self.ends_in_read) {
+            (self.ends_after, self.is_lost) = (Some(self.last + self.records.len() as u64), true);
+            return Err(ReceiveError::Ended { published: Sequence::new(self.last) });
+        }
         if self.is_lost {
             return Err(ReceiveError::Contended { attempts: 1 });
         }
@@ -418,4 +429,25 @@ fn values_that_were_due_before_the_end_come_from_the_next_publisher() {
     reader.ask_again();
     (reader.source.ends_after, reader.source.is_lost) = (Some(2), true);
     assert!(renewed(reader).records.is_cut_due());
+}
+
+#[test]
+fn records_before_the_end_are_received_although_the_table_has_ended_first() {
+    let mut reader = Reader::joined();
+    reader.ask_again();
+    reader.source.records.extend([record(7, 0), record(8, 0)]);
+    reader.source.ends_in_read = true;
+    assert!(reader.look().unwrap().is_none());
+    (0..2).for_each(|_| assert!(reader.look().unwrap().is_some()));
+    assert!(matches!(reader.look(), Err(ReceiveError::Ended { .. })));
+}
+
+#[test]
+fn last_record_before_a_reader_is_overtaken_is_received() {
+    let mut reader = Reader::joined();
+    reader.source.records.extend([part(7, 0), part(8, 0)]);
+    reader.source.is_overtaken = true;
+    (0..2).for_each(|_| assert!(reader.look().unwrap().is_some()));
+    assert!(matches!(reader.look(), Err(ReceiveError::Overtaken { .. })));
+    assert!(matches!(reader.look(), Err(ReceiveError::Overtaken { .. })));
 }

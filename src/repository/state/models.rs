@@ -92,10 +92,9 @@ pub fn reader_that_keeps_up_takes_whole_values() {
 
 /// Three threads and two slots, which two publishers write: one of an earlier epoch, whose program does not know yet that it is gone,
 /// and the present one. The first publishes a value, the other one two, and the reader reads once. What it takes is of its epoch and
-/// whole; anything else is an error. Publishers do not share memory: this is what a reader relies on if they did. Two interruptions take
-/// hours: a reader that finds another epoch loads many words, each of which may be any of the last ones stored.
+/// whole; anything else is an error. Publishers do not share memory: this is what a reader relies on if they did.
 pub fn values_of_an_earlier_epoch_are_refused() {
-    check(Preemptions { quick: Some(1), long: Some(1) }, || {
+    check(Preemptions { quick: Some(1), long: Some(2) }, || {
         let (mut earlier, _, memory) = world(2);
         let geometry = earlier.geometry();
         let header = Geometry::from(geometry).static_header(epoch(2), TOPIC, 0);

@@ -45,6 +45,8 @@ pub(crate) struct TableLanding {
     /// The newest commit that a pass found in a cell before its hot line, and the cell: no earlier pass is complete, because the cell may
     /// have changed before that, too, and its page shows that with its commit only.
     missed: (Sequence, usize),
+    /// The last cell that was written although its version is damaged: once that is another one, the cell has to be written again.
+    damaged: Option<usize>,
     /// For each cell the entry written.
     cells: Box<[Stamp]>,
     pass: Option<LandingPass>,
@@ -85,7 +87,7 @@ impl Landing for TableLanding {
         let cells = vec![Stamp::NONE; geometry.capacity()].into();
         let [written, named, floor] = [Sequence::NONE; 3];
         let missed = (Sequence::NONE, 0);
-        Ok(Self { writer, geometry, epoch, written, named, floor, missed, cells, pass: None })
+        Ok(Self { writer, geometry, epoch, written, named, floor, missed, damaged: None, cells, pass: None })
     }
 
     fn writer(&self) -> &LandingWriter<()> {
@@ -105,7 +107,8 @@ impl Landing for TableLanding {
     fn write(&mut self, source: &Registration, commit: &TableCommit) {
         // What the hot line named before is over: the commit may have that sequence.
         self.named = self.written;
-        let is_next = self.pass.is_none() && self.written == commit.previous;
+        let is_whole = self.pass.is_none() && self.damaged.is_none();
+        let is_next = is_whole && self.written == commit.previous;
         match commit.cell.filter(|_| is_next) {
             Some(cell) => self.write_one(source, cell, commit.sequence),
             None => {
@@ -179,8 +182,12 @@ impl TableLanding {
         if is_restored {
             self.missed = (Sequence::NONE, 0);
         }
+        let written = |cell: &usize| self.cells.get(*cell).map(|stamp| stamp.get());
+        let is_same = |cell: &usize| written(cell) == Some(region.load(self.geometry.version_offset(*cell)));
+        let damaged = self.damaged.filter(is_same);
+        let is_repaired = std::mem::replace(&mut self.damaged, damaged) != damaged;
         // And so does the newest sequence.
-        if is_restored || until < self.floor {
+        if is_restored || is_repaired || until < self.floor {
             self.floor = Sequence::NONE;
         }
         LandingPass { until, shown: Sequence::NONE, cell: 0, has_missed: until < self.missed.0 }
@@ -212,7 +219,11 @@ impl TableLanding {
             // stamp is gone. Over a wire the copy may be made later: then the reader finds it wrong, until a later one arrives.
             fence(Ordering::Acquire);
             for (cell, stamp) in cells.iter().take(count) {
-                pass.has_missed |= region.load(self.geometry.slot_offset(*cell, *stamp)) != stamp.get();
+                if region.load_acquire(self.geometry.slot_offset(*cell, *stamp)) != stamp.get() {
+                    let is_damaged = self.is_newest(region, *cell, *stamp);
+                    pass.has_missed |= !is_damaged;
+                    self.damaged = is_damaged.then_some(*cell).or(self.damaged);
+                }
             }
         }
         // A commit stores the words of its pages before the newest sequence. If no page shows that, the hot line is damaged.
@@ -268,10 +279,22 @@ impl TableLanding {
         count
     }
 
+    /// Whether the version of the cell names this entry still, after an Acquire load has shown that the entry is not in its slot. No
+    /// commit does that: a version is stored after its entry, and before the slot gets another one. So one of the two is damaged, which
+    /// the reader has to find.
+    fn is_newest(&self, region: &Region, cell: usize, stamp: Stamp) -> bool {
+        region.load(self.geometry.version_offset(cell)) == stamp.get()
+    }
+
     /// Returns the entry that a cell had after the commit `until`: its version's, or the one before.
     fn as_of(&self, region: &Region, (cell, version): (usize, Stamp), until: Sequence) -> Option<Stamp> {
         if version.sequence() <= until {
             return Some(version);
+        }
+        let found = Stamp::new(region.load_acquire(self.geometry.slot_offset(cell, version)));
+        if found != version {
+            // The entry before a damaged version would pass for the newest one.
+            return self.is_newest(region, cell, version).then_some(version);
         }
         // Read after the version, so it is the entry before it, or a later one, or none while that is written.
         let before = Stamp::new(region.load_acquire(self.geometry.slot_offset(cell, version.other())));

@@ -468,3 +468,54 @@ fn landing_region_is_complete_again_after_a_version_was_damaged() {
         world.settle();
     }
 }
+
+/// Only its value is lost, and that is reported: neither the one before it passes for the newest, nor do other keys wait for it.
+#[test]
+fn entry_whose_version_is_damaged_is_reported_to_a_push_subscriber() {
+    // Another slot, another revision, another commit, a later one.
+    for (has_word_order, bit) in
+        [true, false].into_iter().flat_map(|order| [0, 3, 8, 50].map(|bit| (order, bit)))
+    {
+        let mut world = World::new(8, 8, 2);
+        for byte in 1..4 {
+            (0..4).for_each(|key| stage_value(&mut world, key, byte));
+            world.commit();
+        }
+        let offset = world.topic.geometry.table().unwrap().version_offset(0);
+        let region = Arc::clone(world.topic.registration.region());
+        region.store(offset, region.load(offset) ^ 1 << bit);
+        world.join(has_word_order, 2);
+        assert!(send(&mut world), "{has_word_order} {bit}");
+        let received = receive_late(&mut world);
+        assert_eq!(received, (3, 1), "{has_word_order} {bit}");
+        stage_value(&mut world, 1, 4);
+        world.commit();
+        world.subscriber.as_ref().unwrap().wire.complete();
+        assert_eq!(receive_late(&mut world), (1, 0), "{has_word_order} {bit}");
+        // Repaired by the next change.
+        stage_value(&mut world, 0, 4);
+        world.commit();
+        assert!(send(&mut world), "{has_word_order} {bit}");
+        assert_eq!(receive_late(&mut world), (1, 0), "{has_word_order} {bit}");
+        assert_eq!(world.check_snapshot(), Some(5));
+    }
+}
+
+/// Receives what has arrived, for longer than an entry may be in flight. Returns the number of changes, and of damaged entries.
+fn receive_late(world: &mut World) -> (usize, usize) {
+    let (mut received, mut damaged) = (0, 0);
+    let Follower { wire, order, reader, replica, now_ns, .. } = world.subscriber.as_mut().unwrap();
+    let target = Arc::clone(&wire.0.lock().target);
+    for _ in 0..100 {
+        *now_ns += 1 << 28;
+        match reader.follow(&target, *order, || *now_ns) {
+            Ok(None) => {}
+            Ok(Some(taken)) => {
+                received += 1;
+                replica.apply(&world.history, &reader.verified(taken), reader.changed());
+            }
+            Err(_) => damaged += 1,
+        }
+    }
+    (received, damaged)
+}

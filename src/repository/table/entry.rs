@@ -112,7 +112,7 @@ impl EntryCopy {
         if version == known {
             return Choice::Nothing;
         }
-        if version.sequence() <= committed {
+        if version.sequence() <= committed || self.is_elsewhere(memory, cell, version) {
             return Choice::Slot(version);
         }
         // Its commit is in progress, or newer. Acquire: the slot is not older than its stamp.
@@ -143,6 +143,11 @@ impl EntryCopy {
         if version.sequence() <= until {
             return Choice::Slot(version);
         }
+        if self.is_elsewhere(memory, cell, version) {
+            // Damaged, unless the cell has changed since.
+            let is_same = memory.load_acquire(self.geometry.version_offset(cell)) == version.get();
+            return if is_same { Choice::Slot(version) } else { Choice::Later };
+        }
         let other = version.other();
         let before = Stamp::new(memory.load_acquire(self.geometry.slot_offset(cell, other)));
         if before == Stamp::NONE {
@@ -160,6 +165,16 @@ impl EntryCopy {
         } else {
             Choice::Later
         }
+    }
+
+    /// Whether the slot that a version names has the entry of another one: then the version is damaged, or the cell has changed since it
+    /// was loaded. A commit stores a version after the entry, which stays until the cell has two later ones. The slot before this one says
+    /// nothing about a damaged version: it would pass for the newest entry, and hide that.
+    #[inline]
+    fn is_elsewhere(&self, memory: &Region, cell: usize, version: Stamp) -> bool {
+        // Acquire: what is loaded after it is not older than the stamp.
+        let found = Stamp::new(memory.load_acquire(self.geometry.slot_offset(cell, version)));
+        found != version && found != Stamp::NONE
     }
 
     /// Copies the slot with this stamp, and accepts it if it is whole and right. The only place where an entry is accepted.

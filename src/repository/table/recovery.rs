@@ -73,6 +73,8 @@ impl Cells {
         let committed = match version {
             Stamp::NONE => Stamp::NONE,
             version if version.sequence() <= self.last => version,
+            // A version is stored after its entry.
+            version if self.stamp_in(cell, version) != version => return Err(damage),
             // Of a commit that is lost. The other slot has not been touched by it.
             _ if other == Stamp::NONE => Stamp::NONE,
             _ if other.slot() == version.slot() || other.sequence() > self.last => return Err(damage),

@@ -164,6 +164,14 @@ fn damaged_table_is_refused() {
     world.region.store(slot + SLOT_CRC, check ^ 1);
     assert_eq!(recover(&world).unwrap_err().offset, version);
     world.region.store(slot + SLOT_CRC, check);
+    // The entry before it must not pass for the newest one.
+    for cell in (0..6).filter(used) {
+        let version = world.geometry.version_offset(cell);
+        let right = world.region.load(version);
+        world.region.store(version, right ^ 1 << 50);
+        assert_eq!(recover(&world).unwrap_err().offset, version);
+        world.region.store(version, right);
+    }
     world.region.store(HOT_SEQUENCE, 1);
     assert!(recover(&world).is_err(), "the table of the first commit is gone");
     // What was refused is as it was.

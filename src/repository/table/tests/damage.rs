@@ -328,9 +328,8 @@ fn snapshot_holds_no_more_than_the_table() {
         world.writer.commit(1);
     }
     let version = world.writer.geometry().version_offset(1);
-    world.region.store(version, Stamp::NONE.next(Sequence::new(1 << 40)).get());
     let mut reader = world.reader();
-    let (mut scan, mut sequence) = (SnapshotScan::new(&reader), 2);
+    let (mut scan, mut sequence, mut changes) = (SnapshotScan::new(&reader), 2, 0);
     for is_damaged in [true, false].repeat(50) {
         sequence += 1;
         put_key(&mut world, b"one", 40, sequence);
@@ -341,6 +340,9 @@ fn snapshot_holds_no_more_than_the_table() {
         }
         let passes = scan.passes();
         while scan.passes() < passes + 12 {
+            // Always another one, so that it does not count as damaged.
+            changes += 1;
+            world.region.store(version, Stamp::NONE.next(Sequence::new((1 << 40) + changes)).get());
             assert!(scan.step(&mut reader, &world.region, None).is_none());
         }
     }
@@ -402,5 +404,46 @@ fn change_that_a_damaged_page_or_version_hides_is_found_in_mapped_memory() {
         put(&mut world, "k0");
         assert_eq!(read_all(&mut reader, &world.region), (vec![b"k0".to_vec()], 0));
         assert_eq!(reader.suspects().count(), 0);
+    }
+}
+
+/// The entry before it must not pass for the newest one.
+#[test]
+fn entry_whose_version_names_a_later_commit_is_damaged() {
+    for (values, damage) in [1, 2, 3].into_iter().flat_map(|values| [(values, 1 << 63), (values, 1 << 40)]) {
+        let mut world = World::new(4, 4, 1);
+        let put = |world: &mut World, sequence| {
+            put_key(world, b"x", 8, sequence);
+            world.writer.commit(1);
+        };
+        let mut before = world.reader();
+        for sequence in 1..=values {
+            assert_eq!(read_all(&mut before, &world.region).0.len(), usize::from(sequence > 1));
+            put(&mut world, sequence);
+        }
+        put_key(&mut world, b"y", 8, values + 1);
+        world.writer.commit(1);
+        let version = world.writer.geometry().version_offset(0);
+        let right = world.region.load(version);
+        world.region.store(version, right ^ damage);
+        for reader in [&mut before, &mut world.reader()] {
+            assert_eq!(read_all(reader, &world.region), (vec![b"y".to_vec()], 1), "{values} {damage:x}");
+            assert_eq!(reader.suspects().count(), usize::from(reader.cell_of(b"x").is_some()));
+        }
+        let mut reader = world.reader();
+        let mut scan = SnapshotScan::new(&reader);
+        assert!(
+            (0..100).any(|_| scan.step(&mut reader, &world.region, None).is_some()),
+            "{values} {damage:x}"
+        );
+        assert_eq!((scan.damaged(), scan.entries(&reader).count()), (1, 1));
+        assert!(before.cell_of(b"x").is_none_or(|cell| {
+            before.look_up(CellMemory::Mapped(&world.region), (cell, b"x"), false).is_err()
+        }));
+        // Repaired by the next change.
+        put(&mut world, values + 2);
+        assert_eq!(read_all(&mut before, &world.region), (vec![b"x".to_vec()], 0));
+        assert_eq!(snapshot(&mut reader, &world.region).1.len(), 2);
+        assert_eq!(before.suspects().count(), 0);
     }
 }

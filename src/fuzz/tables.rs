@@ -16,9 +16,9 @@ use crate::repository::{GrantedAt, Reader, Writer};
 
 const KEY_LEN_MAX: usize = 8;
 const ENTRY_LEN_MAX: usize = 64;
-/// So many wrong bits may show an entry that is not committed: one in the newest sequence, one in the version of the cell, and one in the
-/// word of its page.
-const FLIPS_UNCOMMITTED: u32 = 3;
+/// So many wrong bits may show an entry that is not committed: three make the version of the cell that of the entry (the commit, the
+/// revision, the slot), and one the newest sequence.
+const FLIPS_UNCOMMITTED: u32 = 4;
 /// The longest value.
 const VALUE_LEN_MAX: usize = ENTRY_LEN_MAX - KEY_LEN_MAX - 1;
 

@@ -20,6 +20,8 @@ check! {
     slot::first_read_takes_a_whole_value;
     slot::reader_that_keeps_up_takes_whole_values;
     slot::values_of_an_earlier_epoch_are_refused;
+    slot::copy_with_words_of_an_earlier_epoch_is_refused;
+    slot::value_that_an_earlier_epoch_overwrites_is_refused;
     log::reader_that_keeps_up_takes_every_record;
     log::batch_is_taken_as_a_whole;
     log::lapped_reader_takes_whole_records_or_reports_them_lost;

@@ -10,7 +10,7 @@ use crate::layout::Geometry;
 use crate::layout::header::StaticHeader;
 use crate::layout::state::StateGeometry;
 use crate::memory::{Protection, Region};
-use crate::repository::{ReadFailure, Reader as _, Writer as _};
+use crate::repository::{ReadFailure, Reader as _, Taken, Writer as _};
 use crate::sync::model::{Preemptions, check};
 
 const TOPIC: TopicId = TopicId::new(77);
@@ -93,24 +93,67 @@ pub fn reader_that_keeps_up_takes_whole_values() {
 /// Three threads and two slots, which two publishers write: one of an earlier epoch, whose program does not know yet that it is gone,
 /// and the present one. The first publishes a value, the other one two, and the reader reads once. What it takes is of its epoch and
 /// whole; anything else is an error. Publishers do not share memory: this is what a reader relies on if they did.
+///
+/// Nothing orders two writers, so that each word of a copy may be of either, and a reader copies three times before it gives up: these are
+/// too many executions for a second interruption. The next two models go further with one copy, which has nothing of the one before.
 pub fn values_of_an_earlier_epoch_are_refused() {
-    check(Preemptions { quick: Some(1), long: Some(2) }, || {
-        let (mut earlier, _, memory) = world(2);
-        let geometry = earlier.geometry();
-        let header = Geometry::from(geometry).static_header(epoch(2), TOPIC, 0);
-        let mut present = StateWriter::new(Arc::clone(&memory), geometry, &header);
-        let mut reader = StateReader::new(geometry, epoch(2), TOPIC);
+    check_two_epochs(Preemptions { quick: Some(1), long: Some(1) }, |reader, memory| {
+        reader.poll(memory).ok().flatten()
+    });
+}
+
+/// The same, with a reader that copies once.
+pub fn copy_with_words_of_an_earlier_epoch_is_refused() {
+    check_two_epochs(Preemptions { quick: Some(1), long: Some(2) }, StateReader::try_once);
+}
+
+/// Two threads and two slots: the publisher of an earlier epoch overwrites the value that the reader copies, once.
+pub fn value_that_an_earlier_epoch_overwrites_is_refused() {
+    check(Preemptions { quick: Some(1), long: None }, || {
+        let (earlier, mut present, mut reader, memory) = two_epochs();
+        publish(&mut present, 1);
         loom::explore();
-        let before = thread::spawn(move || {
-            earlier.publish(&payload(0x81), 1, 1).unwrap();
-        });
+        let before = publish_of_an_earlier_epoch(earlier);
+        let taken = reader.try_once(&memory);
+        check_epoch(&reader, taken);
+        before.join().unwrap();
+    });
+}
+
+fn check_two_epochs(
+    preemptions: Preemptions,
+    read: impl Fn(&mut StateReader, &Region) -> Option<Taken> + Send + Sync + 'static,
+) {
+    check(preemptions, move || {
+        let (earlier, mut present, mut reader, memory) = two_epochs();
+        loom::explore();
+        let before = publish_of_an_earlier_epoch(earlier);
         let now = thread::spawn(move || publish(&mut present, 2));
-        if let Ok(Some(taken)) = reader.poll(&memory) {
-            let verified = reader.verified(taken);
-            assert_eq!(verified.meta.epoch, epoch(2));
-            assert_eq!(verified.payload, payload(verified.meta.sequence.get()), "a value of another epoch");
-        }
+        let taken = read(&mut reader, &memory);
+        check_epoch(&reader, taken);
         before.join().unwrap();
         now.join().unwrap();
     });
+}
+
+/// A writer of epoch 1, and one of epoch 2 with a reader, in the same two slots.
+fn two_epochs() -> (StateWriter, StateWriter, StateReader, Arc<Region>) {
+    let (earlier, _, memory) = world(2);
+    let geometry = earlier.geometry();
+    let header = Geometry::from(geometry).static_header(epoch(2), TOPIC, 0);
+    let present = StateWriter::new(Arc::clone(&memory), geometry, &header);
+    (earlier, present, StateReader::new(geometry, epoch(2), TOPIC), memory)
+}
+
+fn publish_of_an_earlier_epoch(mut writer: StateWriter) -> thread::JoinHandle<()> {
+    thread::spawn(move || {
+        writer.publish(&payload(0x81), 1, 1).unwrap();
+    })
+}
+
+fn check_epoch(reader: &StateReader, taken: Option<Taken>) {
+    let Some(taken) = taken else { return };
+    let verified = reader.verified(taken);
+    assert_eq!(verified.meta.epoch, epoch(2));
+    assert_eq!(verified.payload, payload(verified.meta.sequence.get()), "a value of another epoch");
 }

@@ -210,6 +210,13 @@ impl StateReader {
         None
     }
 
+    /// Takes the newest value, if the first copy is right.
+    #[cfg(loom)]
+    pub(super) fn try_once(&mut self, memory: &Region) -> Option<Taken> {
+        let sequence = self.newest(memory)?;
+        self.take(memory, sequence).ok()
+    }
+
     /// Copies the slot of this sequence to private memory and checks the copy.
     #[inline]
     fn take(&mut self, memory: &Region, sequence: Sequence) -> Result<Taken, SlotRejection> {

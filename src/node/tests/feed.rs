@@ -449,6 +449,36 @@ fn conflated_subscriber_receives_the_newest_values_once_an_interval() {
 }
 
 #[test]
+fn values_of_a_reading_with_a_damaged_one_are_not_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
+    let mut publisher = publisher(&publishing);
+    for key in ["a", "b", "c"] {
+        publisher.publish(key, &1, &1).unwrap();
+    }
+    publisher.damage("b");
+    let builder = subscribing.feed_subscriber("shm:p/f").timeout(TIMEOUT);
+    let mut follower: Follower = builder.conflate(Duration::from_millis(1)).open().unwrap();
+    let (mut keys, mut failures) = (Vec::new(), 0);
+    while keys.len() < 2 || failures == 0 {
+        match follower.try_event() {
+            Ok(None) => {}
+            Ok(Some(event)) => {
+                assert!(!event.is_whole, "{event:?}");
+                keys.extend(event.updates.iter().map(|update| update.key().clone()));
+            }
+            Err(ReceiveError::Damaged { .. }) => failures += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    keys.sort();
+    assert_eq!((keys, failures), (vec!["a".to_owned(), "c".to_owned()], 1));
+    publisher.publish("b", &2, &2).unwrap();
+    let next = event(&mut follower);
+    assert_eq!((brief(&next), next.is_whole), (vec![("b", Some(2), 2, false)], true));
+}
+
+#[test]
 fn errors_of_a_feed_name_the_settings_of_its_builder() {
     let dir = tempfile::tempdir().unwrap();
     let node = node(&dir, "p");

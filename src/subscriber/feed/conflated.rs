@@ -14,12 +14,14 @@ pub(super) struct Conflated {
     /// When to read next, ns of the clock.
     due_ns: u64,
     is_reading: bool,
+    /// A value of this reading could not be read.
+    has_failed: bool,
     clock: Arc<dyn Clock>,
 }
 
 impl Conflated {
     pub(super) fn new(interval_ns: u64, clock: Arc<dyn Clock>) -> Self {
-        Self { interval_ns, due_ns: 0, is_reading: false, clock }
+        Self { interval_ns, due_ns: 0, is_reading: false, has_failed: false, clock }
     }
 
     /// Returns how long to wait for the next reading, ns.
@@ -43,7 +45,7 @@ impl Conflated {
             if now_ns < self.due_ns && !table.core.subscription.has_ended() {
                 return Ok(false);
             }
-            self.is_reading = true;
+            (self.is_reading, self.has_failed) = (true, false);
             self.due_ns = now_ns.saturating_add(self.interval_ns);
         }
         let change = table.try_change();
@@ -54,8 +56,11 @@ impl Conflated {
         if let Err(error) = change {
             // One about a value: the others are read all the same.
             self.is_reading = error.is_about_a_value();
+            self.has_failed |= self.is_reading;
             if !self.is_reading {
-                updates.end(EventEnd { sequence: table.last(), is_whole: true });
+                // Everything was read before the end is reported. After another error the next reading has the rest.
+                let is_whole = !self.has_failed && matches!(error, ReceiveError::Ended { .. });
+                updates.end(EventEnd { sequence: table.last(), is_whole });
             }
             updates.fail(Some(error));
             return Ok(true);
@@ -63,7 +68,7 @@ impl Conflated {
         let is_fetching = table.core.fetching.is_some() || table.core.reader.wants_more();
         self.is_reading = is_fetching;
         if !is_fetching {
-            updates.end(EventEnd { sequence: table.last(), is_whole: true });
+            updates.end(EventEnd { sequence: table.last(), is_whole: !self.has_failed });
         }
         Ok(false)
     }

@@ -115,6 +115,13 @@ fn a_snapshot_waits_for_entries_in_flight() {
 
 #[test]
 fn a_damaged_entry_over_a_wire_must_stay_damaged_for_a_while() {
+    damage_over_a_wire(|geometry, stamp| (geometry.slot_offset(0, stamp) + 40, u64::MAX));
+    // Its version names a later commit: the entry before it must not pass for the newest one.
+    damage_over_a_wire(|geometry, _| (geometry.version_offset(0), 1 << 40));
+}
+
+/// `damage` returns the offset of a word, given the stamp of the newest entry of a cell, and the bits that are wrong.
+fn damage_over_a_wire(damage: fn(TableGeometry, Stamp) -> (usize, u64)) {
     let mut world = World::new(8, 4, 1);
     (0..40).for_each(|_| world.publish());
     let mut reader = world.reader();
@@ -124,8 +131,8 @@ fn a_damaged_entry_over_a_wire_must_stay_damaged_for_a_while() {
     let geometry = world.writer.geometry();
     let stamp = Stamp::new(world.region.load(geometry.version_offset(0)));
     let mirror = copy_of(&world);
-    let damaged = geometry.slot_offset(0, stamp) + 40;
-    mirror.store(damaged, !mirror.load(damaged));
+    let (damaged, bits) = damage(geometry, stamp);
+    mirror.store(damaged, mirror.load(damaged) ^ bits);
     let (mut received, mut failures, mut now_ns) = (0, Vec::new(), 0);
     while failures.is_empty() {
         loop {

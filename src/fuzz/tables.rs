@@ -16,9 +16,11 @@ use crate::repository::{GrantedAt, Reader, Writer};
 
 const KEY_LEN_MAX: usize = 8;
 const ENTRY_LEN_MAX: usize = 64;
-/// So many wrong bits may show an entry that is not committed: three make the version of the cell that of the entry (the commit, the
-/// revision, the slot), and one the newest sequence.
+/// So many wrong bits may show an entry that is not committed: three make the version of the cell that of the entry (the commit, the slot,
+/// the revision), and one the newest sequence.
 const FLIPS_UNCOMMITTED: u32 = 4;
+/// After so many entries a cell has the first one's revision again: then it takes one less.
+const REVISIONS: usize = 128;
 /// The longest value.
 const VALUE_LEN_MAX: usize = ENTRY_LEN_MAX - KEY_LEN_MAX - 1;
 
@@ -35,19 +37,23 @@ pub(super) fn run(bytes: &[u8]) {
         TableReader::open(&geometry.into(), (EPOCH, TOPIC), granted, ()).expect("its geometry")
     };
     let mut world = World::new(&mut input, &region, geometry.region_len(), open(Sequence::NONE));
+    let mut staged = 0;
     for _ in 0..STEPS_MAX {
         if input.is_empty() {
             break;
         }
         let newest = writer.last();
+        let flips_uncommitted = FLIPS_UNCOMMITTED - u32::from(staged >= REVISIONS);
         match input.byte() % 24 {
-            choice @ 0..=11 => world.step(choice, &mut input, |received| check(&received, newest)),
+            choice @ 0..=11 => {
+                world.step(choice, &mut input, |received| check(&received, newest, flips_uncommitted))
+            }
             12 => forge(&mut world, &geometry, &mut input),
             13 => {
                 let mut before = world.replace(open(newest));
                 world.reader.resume(&mut before, input.byte().is_multiple_of(2));
             }
-            14 if world.way() == Way::Mapped => snapshot(&mut world, newest),
+            14 if world.way() == Way::Mapped => snapshot(&mut world, newest, flips_uncommitted),
             15 => world.reader.set_interest(match input.byte() % 3 {
                 0 => Interest::All,
                 _ => Interest::Those(Box::new(|key| key.first().is_some_and(|byte| byte % 2 == 1))),
@@ -57,7 +63,10 @@ pub(super) fn run(bytes: &[u8]) {
             18 | 19 => {
                 writer.commit(newest.get() + 1);
             }
-            _ => stage(&mut writer, newest.get() + 1, input.byte()),
+            _ => {
+                stage(&mut writer, newest.get() + 1, input.byte());
+                staged += 1;
+            }
         }
         let _ = (world.reader.damaged(), world.reader.complete(), world.reader.take_misread());
     }
@@ -90,14 +99,14 @@ fn is_right(entry: &[u8], key_len: usize, commit: u64) -> bool {
     of_key == key(number) && (*presence == ABSENT && value.is_empty() || value == expected)
 }
 
-fn check(received: &Received<'_, TableReader>, newest: Sequence) {
+fn check(received: &Received<'_, TableReader>, newest: Sequence, flips_uncommitted: u32) {
     let (value, changed) = (&received.value, received.reader.changed());
     assert!(value.payload.len() <= ENTRY_LEN_MAX && changed.key_len <= KEY_LEN_MAX);
     assert!(changed.key_len <= value.payload.len(), "a key longer than its entry");
     if received.is_genuine {
         assert!(changed.number > 0, "a change without a number");
         let sequence = value.meta.sequence;
-        let is_published = sequence <= newest || received.flips >= FLIPS_UNCOMMITTED;
+        let is_published = sequence <= newest || received.flips >= flips_uncommitted;
         assert!(is_published, "{sequence} is not published yet");
         let is_reported = changed.is_present && sequence != Sequence::NONE;
         assert!(!is_reported || is_right(value.payload, changed.key_len, sequence.get()), "{value:?}");
@@ -105,7 +114,7 @@ fn check(received: &Received<'_, TableReader>, newest: Sequence) {
 }
 
 /// Reads all entries as of one commit, from memory that does not change meanwhile.
-fn snapshot(world: &mut World<TableReader>, newest: Sequence) {
+fn snapshot(world: &mut World<TableReader>, newest: Sequence, flips_uncommitted: u32) {
     let (is_genuine, flips) = (world.is_genuine(), world.flips());
     let (reader, memory) = world.parts();
     let mut scan = SnapshotScan::new(reader);
@@ -120,7 +129,7 @@ fn snapshot(world: &mut World<TableReader>, newest: Sequence) {
         assert!(entry.key_len < entry.bytes.len() && entry.bytes.len() <= ENTRY_LEN_MAX);
         let sequence = entry.meta.sequence;
         if is_genuine {
-            assert!(sequence <= newest || flips >= FLIPS_UNCOMMITTED, "{sequence} is not published yet");
+            assert!(sequence <= newest || flips >= flips_uncommitted, "{sequence} is not published yet");
             assert!(is_right(entry.bytes, entry.key_len, sequence.get()), "{:?}", entry.bytes);
         }
     }

@@ -37,7 +37,7 @@
 //! The writer zeroes the stamp of the older slot, writes the slot, and stores the stamp. A commit then stores the versions of
 //! the cells it changed, the words of their pages, and at last the sequence of the hot line. A copy of a slot is valid if its stamp
 //! is the cell's version and the checksum agrees; it is committed if the hot line has reached its sequence. A version beyond the
-//! hot line belongs to a commit in progress, and the cell's other slot holds the entry before it.
+//! hot line whose slot has its stamp belongs to a commit in progress, and the cell's other slot holds the entry before it.
 
 use super::header::{BODY_OFFSET, HOT_KIND};
 use super::numbers::{Fact, GeometryError, PARAMETERS};

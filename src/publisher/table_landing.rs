@@ -107,7 +107,7 @@ impl Landing for TableLanding {
     fn write(&mut self, source: &Registration, commit: &TableCommit) {
         // What the hot line named before is over: the commit may have that sequence.
         self.named = self.written;
-        let is_whole = self.pass.is_none() && self.damaged.is_none();
+        let is_whole = self.pass.is_none() && !self.is_repaired(source.region());
         let is_next = is_whole && self.written == commit.previous;
         match commit.cell.filter(|_| is_next) {
             Some(cell) => self.write_one(source, cell, commit.sequence),
@@ -182,15 +182,25 @@ impl TableLanding {
         if is_restored {
             self.missed = (Sequence::NONE, 0);
         }
-        let written = |cell: &usize| self.cells.get(*cell).map(|stamp| stamp.get());
-        let is_same = |cell: &usize| written(cell) == Some(region.load(self.geometry.version_offset(*cell)));
-        let damaged = self.damaged.filter(is_same);
-        let is_repaired = std::mem::replace(&mut self.damaged, damaged) != damaged;
+        // The version of a change is past the floor; another one is the right one again.
+        let is_right = self.is_repaired(region) && {
+            let cell = self.damaged.take().unwrap_or_default();
+            Stamp::new(region.load(self.geometry.version_offset(cell))).sequence() <= self.floor
+        };
         // And so does the newest sequence.
-        if is_restored || is_repaired || until < self.floor {
+        if is_restored || is_right || until < self.floor {
             self.floor = Sequence::NONE;
         }
         LandingPass { until, shown: Sequence::NONE, cell: 0, has_missed: until < self.missed.0 }
+    }
+
+    /// Whether the cell that was written with a damaged version has another one.
+    #[inline]
+    fn is_repaired(&self, region: &Region) -> bool {
+        self.damaged.is_some_and(|cell| {
+            let written = self.cells.get(cell).map(|stamp| stamp.get());
+            written != Some(region.load(self.geometry.version_offset(cell)))
+        })
     }
 
     /// Continues the pass, or begins one, until it is over, `left` bytes are copied, or too much is in flight. Returns whether

@@ -38,10 +38,10 @@ pub(super) enum EntryRejection {
 }
 
 impl EntryRejection {
-    /// Returns how the entry with this stamp is damaged.
-    pub(super) fn failure(self, stamp: Stamp) -> ReadFailure {
+    /// Returns how the entry of this commit is damaged.
+    pub(super) fn failure(self, sequence: Sequence) -> ReadFailure {
         match self {
-            Self::Torn => ReadFailure::BrokenStamps { sequence: stamp.sequence() },
+            Self::Torn => ReadFailure::BrokenStamps { sequence },
             Self::Wrong(failure) => failure,
         }
     }
@@ -112,10 +112,14 @@ impl EntryCopy {
         if version == known {
             return Choice::Nothing;
         }
-        if version.sequence() <= committed || self.is_elsewhere(memory, cell, version) {
+        if version.sequence() <= committed {
             return Choice::Slot(version);
         }
-        // Its commit is in progress, or newer. Acquire: the slot is not older than its stamp.
+        // Its commit is in progress, or newer.
+        if let Some(choice) = self.choose_elsewhere(memory, cell, version) {
+            return choice;
+        }
+        // Acquire: the slot is not older than its stamp.
         let other = version.other();
         let before = Stamp::new(memory.load_acquire(self.geometry.slot_offset(cell, other)));
         if before == Stamp::NONE {
@@ -143,10 +147,10 @@ impl EntryCopy {
         if version.sequence() <= until {
             return Choice::Slot(version);
         }
-        if self.is_elsewhere(memory, cell, version) {
-            // Damaged, unless the cell has changed since.
-            let is_same = memory.load_acquire(self.geometry.version_offset(cell)) == version.get();
-            return if is_same { Choice::Slot(version) } else { Choice::Later };
+        if let Some(choice) = self.choose_elsewhere(memory, cell, version) {
+            // It is damaged only if the cell has not changed since.
+            let is_same = memory.load(self.geometry.version_offset(cell)) == version.get();
+            return if is_same { choice } else { Choice::Later };
         }
         let other = version.other();
         let before = Stamp::new(memory.load_acquire(self.geometry.slot_offset(cell, other)));
@@ -167,14 +171,21 @@ impl EntryCopy {
         }
     }
 
-    /// Whether the slot that a version names has the entry of another one: then the version is damaged, or the cell has changed since it
-    /// was loaded. A commit stores a version after the entry, which stays until the cell has two later ones. The slot before this one says
-    /// nothing about a damaged version: it would pass for the newest entry, and hide that.
+    /// Chooses what to do with a version past the newest commit if the slot that it names does not have its stamp. `None` if it has: then
+    /// the entry before it is the newest one.
+    ///
+    /// A commit stores a version after the entry, whose slot gets another one only after the next version; in a landing region a later
+    /// one. So a slot with an earlier stamp shows that the version is damaged: the choice of its slot is rejected. The entry before it
+    /// would pass for the newest one.
     #[inline]
-    fn is_elsewhere(&self, memory: &Region, cell: usize, version: Stamp) -> bool {
+    fn choose_elsewhere(&self, memory: &Region, cell: usize, version: Stamp) -> Option<Choice> {
         // Acquire: what is loaded after it is not older than the stamp.
         let found = Stamp::new(memory.load_acquire(self.geometry.slot_offset(cell, version)));
-        found != version && found != Stamp::NONE
+        if found == version {
+            return None;
+        }
+        let is_later = found == Stamp::NONE || found.sequence() > version.sequence();
+        Some(if is_later { Choice::Later } else { Choice::Slot(version) })
     }
 
     /// Copies the slot with this stamp, and accepts it if it is whole and right. The only place where an entry is accepted.
@@ -239,7 +250,7 @@ impl EntryCopy {
             }
             // No publisher writes that: a commit adds a key with its first value.
             if header.added == Sequence::NONE || header.added > stamp.sequence() {
-                return Err(EntryRejection::Wrong(EntryRejection::Torn.failure(stamp)));
+                return Err(EntryRejection::Wrong(EntryRejection::Torn.failure(stamp.sequence())));
             }
         }
         let key_len = header.key_len as usize;

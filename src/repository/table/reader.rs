@@ -94,6 +94,8 @@ pub(crate) struct TableReader {
 struct KnownCell {
     /// The last entry read.
     version: Stamp,
+    /// It is damaged, and so may the version be: it is only compared with what the memory has.
+    is_refused: bool,
     /// Its key's number when it was last reported; 0 for never since it was added.
     number: u64,
     /// It has the key that was last read from it.
@@ -247,7 +249,7 @@ impl TableReader {
             // Passes skip the changes of a key that nobody wants: an old version of it does not show a wrong read. The entry may be the one
             // before the newest.
             if !is_wanted && version.sequence() <= self.floor {
-                known.version = version;
+                (known.version, known.is_refused) = (version, true);
             }
             // Its key may be another one, which may be wanted: the next entry shows.
             known.has_key &= is_wanted;

@@ -329,7 +329,7 @@ impl TableWriter {
         // The last one first: a key that was removed and added again leaves its new cell before it returns to the old one.
         for cell in staged.drain(..).rev() {
             let index = cell as usize;
-            let stamp = Stamp::new(self.region.load(self.geometry.version_offset(index)));
+            let stamp = self.committed(index);
             let header = self.header(index, stamp);
             let key_len = header.key_len as usize;
             // Only damaged memory names a longer key.
@@ -350,6 +350,20 @@ impl TableWriter {
         self.staged = staged;
         self.removed.clear();
         (self.staged_len, self.next) = (0, self.last.next());
+    }
+
+    /// Returns the stamp of the committed entry of a cell that has a staged one; NONE if there is none. That is the version, or the stamp of
+    /// the other slot if the version is damaged. If both are, it names the last commit: the next entry must not take that slot.
+    fn committed(&self, cell: usize) -> Stamp {
+        let other = self.cells.get(cell).map_or(Stamp::NONE, |cell| cell.stamp.other());
+        let is_possible = |stamp: Stamp| stamp.slot() == other.slot() && stamp.sequence() <= self.last;
+        let version = Stamp::new(self.region.load(self.geometry.version_offset(cell)));
+        let held = Stamp::new(self.region.load(self.geometry.slot_offset(cell, other)));
+        match version {
+            version if version != Stamp::NONE && is_possible(version) => version,
+            _ if is_possible(held) => held,
+            _ => other.again(self.last),
+        }
     }
 
     /// Returns the header of an entry of the table.

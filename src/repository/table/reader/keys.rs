@@ -94,7 +94,9 @@ impl TableReader {
                 let published_ns = entry.header.published_ns;
                 let meta = Meta { sequence, epoch: self.epoch, published_ns };
                 let key: Box<[u8]> = self.directory.key(cell).into();
-                let (number, added, last) = (known.number, known.added, known.version.sequence());
+                let (number, added) = (known.number, known.added);
+                let is_refused = known.is_refused;
+                let last = if is_refused { entry.header.added.before() } else { known.version.sequence() };
                 self.removed.push_back(RemovedKey { key: key.clone(), number, added, meta });
                 gone = Some((key, last));
             }

@@ -75,7 +75,8 @@ impl TableReader {
                 if memory.load_acquire(self.geometry.version_offset(cell)) == stamp.get() =>
             {
                 self.suspects.insert(cell);
-                Err(rejection.failure(stamp))
+                // A damaged version may name a commit that there is not.
+                Err(rejection.failure(stamp.sequence().min(committed(memory))))
             }
             _ => Ok(Looked::Contended),
         }
@@ -92,7 +93,13 @@ impl TableReader {
     pub(crate) fn step_keys(&mut self, scan: &mut Scan, memory: &Region, is_mapped: bool) -> Option<bool> {
         self.forget_later_keys(committed(memory));
         let keys_done = self.keys_done;
-        let scanned = scan.advance(memory, &self.keys_goal(), |_, version| version.sequence() > keys_done);
+        // Of a cell whose entry was reported as damaged, nothing more is known before it has another one.
+        let is_refused = |cell: usize, version| {
+            self.cells.get(cell).is_some_and(|known| known.is_refused && known.version == version)
+        };
+        let scanned = scan.advance(memory, &self.keys_goal(), |cell, version| {
+            version.sequence() > keys_done && !is_refused(cell, version)
+        });
         let end = match scanned {
             Scanned::Nothing | Scanned::Ahead => return Some(true),
             Scanned::More => return None,

@@ -19,7 +19,7 @@ impl TableReader {
         for cell in before.directory.iter() {
             let Some(known) = before.cells.get(cell).filter(|known| known.is_reported) else { continue };
             // A damaged value was not received, but one before it was.
-            let is_suspect = before.suspects.contains(&cell);
+            let is_suspect = known.is_refused || before.suspects.contains(&cell);
             let sequence = if is_suspect { known.added } else { known.version.sequence() };
             let key = before.directory.key(cell);
             if keys.get(key).is_none_or(|newer| newer.sequence < sequence) {
@@ -78,7 +78,7 @@ impl TableReader {
             return false;
         }
         // The publisher has not caught up, or the value is the one received, or the key is gone.
-        known.version = stamp;
+        (known.version, known.is_refused) = (stamp, false);
         (known.number, known.is_reported) = (header.number, !is_older && is_present);
         if is_present {
             return true;

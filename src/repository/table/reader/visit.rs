@@ -5,7 +5,7 @@ use crate::id::Meta;
 use crate::layout::table::{ENTRY_WORD, Stamp};
 use crate::limits;
 use crate::memory::Region;
-use crate::repository::table::entry::{CellMemory, Choice, Entry, EntryRejection};
+use crate::repository::table::entry::{CellMemory, Choice, Entry, EntryRejection, committed};
 use crate::repository::table::scan::Left;
 use crate::repository::{ReadFailure, Taken};
 
@@ -55,7 +55,7 @@ impl TableReader {
             left.has_rejected = true;
             return Ok(None);
         }
-        Err(self.reject(cell, stamp, rejection))
+        Err(self.reject(memory, (cell, stamp), rejection))
     }
 
     /// Records an entry. Returns it if its key is wanted.
@@ -75,7 +75,7 @@ impl TableReader {
             return None;
         }
         let known = self.cells.get_mut(cell)?;
-        known.version = stamp;
+        (known.version, known.is_refused) = (stamp, false);
         let before = std::mem::replace(&mut known.number, if is_wanted { header.number } else { 0 });
         let was_reported = std::mem::replace(&mut known.is_reported, is_wanted && is_present);
         if is_own && !is_present {
@@ -145,9 +145,14 @@ impl TableReader {
 
     /// Skips a damaged entry; returns how it is damaged.
     #[cold]
-    fn reject(&mut self, cell: usize, version: Stamp, rejection: EntryRejection) -> ReadFailure {
+    fn reject(
+        &mut self,
+        memory: &Region,
+        (cell, version): (usize, Stamp),
+        rejection: EntryRejection,
+    ) -> ReadFailure {
         if let Some(known) = self.cells.get_mut(cell) {
-            known.version = version;
+            (known.version, known.is_refused) = (version, true);
             // Its key may be another one, which may be wanted: the next entry shows.
             known.has_key &= self.wanted.has(cell);
         }
@@ -159,6 +164,7 @@ impl TableReader {
         }
         self.damaged = cell;
         self.counts.rejected += 1;
-        rejection.failure(version)
+        // A damaged version may name a commit that there is not.
+        rejection.failure(version.sequence().min(committed(memory)))
     }
 }

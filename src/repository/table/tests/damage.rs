@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::layout::WORD;
+use crate::layout::header::HOT_SEQUENCE;
 use crate::layout::table::SLOT_RUN;
 use crate::limits;
-use crate::repository::{Finding, WriteOrder};
+use crate::repository::{Finding, ReadFailure, WriteOrder};
 
 /// A copy of the world's memory that can be damaged.
 fn copy_of(world: &World) -> Region {
@@ -434,7 +435,14 @@ fn entry_whose_version_names_a_later_commit_is_damaged() {
         let right = world.region.load(version);
         world.region.store(version, right ^ damage);
         for reader in [&mut before, &mut world.reader()] {
-            assert_eq!(read_all(reader, &world.region), (vec![b"y".to_vec()], 1), "{values} {damage:x}");
+            let broken = loop {
+                if let Err(failure) = reader.poll(&world.region) {
+                    break failure;
+                }
+            };
+            // There is no later commit.
+            assert_eq!(broken, ReadFailure::BrokenStamps { sequence: Sequence::new(values + 1) });
+            assert_eq!(read_all(reader, &world.region), (vec![b"y".to_vec()], 0), "{values} {damage:x}");
             assert_eq!(reader.suspects().count(), usize::from(reader.cell_of(b"x").is_some()));
         }
         let mut reader = world.reader();
@@ -447,10 +455,67 @@ fn entry_whose_version_names_a_later_commit_is_damaged() {
         assert!(before.cell_of(b"x").is_none_or(|cell| {
             before.look_up(CellMemory::Mapped(&world.region), (cell, b"x"), false).is_err()
         }));
+        // What is damaged does not keep the reader from knowing all other keys.
+        put_key(&mut world, b"z", 8, values + 2);
+        world.writer.commit(1);
+        let mut scan = Scan::default();
+        before.begin_keys(&mut scan);
+        assert_eq!((0..20).find_map(|_| before.step_keys(&mut scan, &world.region, true)), Some(true));
         // Repaired by the next change.
-        put(&mut world, values + 2);
-        assert_eq!(read_all(&mut before, &world.region), (vec![b"x".to_vec()], 0));
-        assert_eq!(snapshot(&mut reader, &world.region).1.len(), 2);
+        put(&mut world, values + 3);
+        let (mut keys, failures) = read_all(&mut before, &world.region);
+        keys.sort();
+        assert_eq!((keys, failures), (vec![b"x".to_vec(), b"z".to_vec()], 0));
+        assert_eq!(snapshot(&mut reader, &world.region).1.len(), 3);
         assert_eq!(before.suspects().count(), 0);
+    }
+}
+
+/// In a landing region the entry of a later commit is on its way to the slot of one that is past the hot line.
+#[test]
+fn entry_that_is_replaced_before_the_hot_line_has_arrived_is_not_damaged() {
+    let mut world = World::new(4, 4, 1);
+    for (key, sequence) in [(b"x", 1), (b"y", 2), (b"x", 3)] {
+        put_key(&mut world, key, 8, sequence);
+        world.writer.commit(1);
+    }
+    let (landing, geometry) = (copy_of(&world), world.writer.geometry());
+    let version = Stamp::new(landing.load(geometry.version_offset(0)));
+    landing.store(HOT_SEQUENCE, 2);
+    landing.store(geometry.slot_offset(0, version.other()), 0);
+    for in_slot in [0, version.again(Sequence::new(5)).get()] {
+        landing.store(geometry.slot_offset(0, version), in_slot);
+        let (mut reader, mut received, mut now_ns) = (world.reader(), 0, 0);
+        for _ in 0..20 {
+            now_ns += 1 << 30;
+            let taken = reader.follow(&landing, WriteOrder::Writes, || now_ns).expect("it is not damaged");
+            received += usize::from(taken.is_some());
+        }
+        assert_eq!((received, reader.suspects().count()), (1, 0));
+    }
+}
+
+/// Its version or the slot of its committed entry is damaged.
+#[test]
+fn discarded_entry_of_a_damaged_cell_is_put_again() {
+    for (is_version, bit) in [(true, 50), (true, 0), (true, 9), (false, 50), (false, 0)] {
+        let mut world = World::new(4, 4, 1);
+        put_key(&mut world, b"x", 8, 1);
+        world.writer.commit(1);
+        let geometry = world.writer.geometry();
+        let version = Stamp::new(world.region.load(geometry.version_offset(0)));
+        let slot = geometry.slot_offset(0, version);
+        let damaged = if is_version { geometry.version_offset(0) } else { slot };
+        world.region.store(damaged, world.region.load(damaged) ^ 1 << bit);
+        let held = world.region.load(slot);
+        put_key(&mut world, b"x", 8, 2);
+        world.writer.discard();
+        for sequence in 2..4 {
+            put_key(&mut world, b"x", 8, sequence);
+            assert!(sequence > 2 || world.region.load(slot) == held, "the committed entry stays as it is");
+            assert_eq!(world.writer.commit(1).map(|commit| commit.sequence.get()), Some(sequence));
+            let (newest, table) = snapshot(&mut world.reader(), &world.region);
+            assert_eq!((newest, table.len()), (sequence, 1), "version: {is_version}, bit {bit}");
+        }
     }
 }

@@ -157,3 +157,54 @@ fn damaged_key_that_is_no_longer_wanted_is_suspect_until_it_changes() {
     assert_received(&mut reader, &world.region, &[]);
     assert_eq!(reader.suspect_count(), 0);
 }
+
+/// A copy of the table in which the version of [`KEY`] names a later commit.
+fn with_later_version(world: &World) -> Region {
+    let mut reader = world.reader();
+    receive(&mut reader, &world.region);
+    let version = world.writer.geometry().version_offset(reader.cell_of(KEY).unwrap());
+    let copy = Region::allocate(world.region.len(), Protection::PeersWrite).unwrap();
+    world.region.write_across(0, &copy, 0, world.region.len());
+    copy.store(version, copy.load(version) ^ 1 << 50);
+    copy
+}
+
+/// The key is removed and added again; in between its cell has another key, and the subscription is lost.
+#[test]
+fn key_whose_version_named_a_later_commit_is_received_again() {
+    let mut world = World::new(4, 4, 1);
+    put(&mut world, KEY, 1);
+    let mut before = world.reader();
+    assert_received(&mut before, &world.region, &[(KEY, true)]);
+    put(&mut world, OTHER, 2);
+    assert_received(&mut before, &with_later_version(&world), &[DAMAGED, (OTHER, true)]);
+    remove(&mut world, KEY, 3);
+    (4..7).for_each(|sequence| put(&mut world, &[sequence as u8], sequence));
+    let received = receive(&mut before, &world.region);
+    assert!(received.contains(&(KEY.to_vec(), false)) && received.len() == 4, "{received:?}");
+    let mut reader = world.reader();
+    reader.resume(&mut before, true);
+    assert_received(&mut reader, &world.region, &[]);
+    remove(&mut world, &[6], 7);
+    put(&mut world, KEY, 8);
+    assert_received(&mut reader, &world.region, &[(KEY, true), (&[6], false)]);
+    assert_eq!(reader.complete().get(), 8);
+}
+
+/// A snapshot has read the value that follows the damaged one, and the subscription is lost before it is received.
+#[test]
+fn value_after_one_whose_version_named_a_later_commit_is_received() {
+    let mut world = World::new(4, 4, 1);
+    put(&mut world, KEY, 1);
+    let mut before = world.reader();
+    assert_received(&mut before, &world.region, &[(KEY, true)]);
+    put(&mut world, OTHER, 2);
+    assert_received(&mut before, &with_later_version(&world), &[DAMAGED, (OTHER, true)]);
+    put(&mut world, KEY, 3);
+    assert_eq!(snapshot(&mut before, &world.region).1.len(), 2);
+    assert_eq!(before.suspects().count(), 0);
+    let mut reader = world.reader();
+    reader.resume(&mut before, true);
+    assert_received(&mut reader, &world.region, &[(KEY, true)]);
+    assert_eq!(reader.complete().get(), 3);
+}

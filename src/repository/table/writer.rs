@@ -352,8 +352,8 @@ impl TableWriter {
         (self.staged_len, self.next) = (0, self.last.next());
     }
 
-    /// Returns the stamp of the committed entry of a cell that has a staged one; NONE if there is none. That is the version, or the stamp of
-    /// the other slot if the version is damaged. If both are, it names the last commit: the next entry must not take that slot.
+    /// Returns the stamp of the committed entry of a cell that has a staged one; NONE if there is none. That is the version, or the stamp
+    /// of the other slot if the version is damaged. If both are, it names the last commit: the next entry must not take that slot.
     fn committed(&self, cell: usize) -> Stamp {
         let other = self.cells.get(cell).map_or(Stamp::NONE, |cell| cell.stamp.other());
         let is_possible = |stamp: Stamp| stamp.slot() == other.slot() && stamp.sequence() <= self.last;

@@ -179,7 +179,7 @@ fn key_whose_version_named_a_later_commit_is_received_again() {
     put(&mut world, OTHER, 2);
     assert_received(&mut before, &with_later_version(&world), &[DAMAGED, (OTHER, true)]);
     remove(&mut world, KEY, 3);
-    (4..7).for_each(|sequence| put(&mut world, &[sequence as u8], sequence));
+    (4..7_u8).for_each(|sequence| put(&mut world, &[sequence], sequence.into()));
     let received = receive(&mut before, &world.region);
     assert!(received.contains(&(KEY.to_vec(), false)) && received.len() == 4, "{received:?}");
     let mut reader = world.reader();

@@ -13,6 +13,14 @@ use crate::repository::{GrantedAt, Reader, Writer};
 
 const PAYLOAD_LEN_MAX: usize = 72;
 
+/// What a reader has received.
+#[derive(Default)]
+struct Last {
+    sequence: Sequence,
+    /// How often the repository had contradicted inline records then.
+    contradicted: u64,
+}
+
 /// Steps of a writer, of its reader, and of what changes the memory between them.
 pub(super) fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
@@ -33,7 +41,7 @@ pub(super) fn run(bytes: &[u8]) {
     };
     let mut begin = start(&mut input);
     let mut world = World::new(&mut input, &region, geometry.region_len(), open(Sequence::NONE, begin));
-    let (mut last, mut before_commit) = (Sequence::NONE, 0);
+    let (mut last, mut before_commit) = (Last::default(), 0);
     for _ in 0..STEPS_MAX {
         if input.is_empty() {
             break;
@@ -47,7 +55,7 @@ pub(super) fn run(bytes: &[u8]) {
                 begin = start(&mut input);
                 let mut before = world.replace(open(newest, begin));
                 world.reader.resume(&mut before, input.byte().is_multiple_of(2));
-                last = Sequence::NONE;
+                last = Last::default();
             }
             14 if world.way() == Way::Fetched => {
                 let end = writer.committed_end();
@@ -60,7 +68,7 @@ pub(super) fn run(bytes: &[u8]) {
                     });
                 }
                 // Records that were inline may be received again.
-                last = Sequence::NONE;
+                last = Last::default();
             }
             15 => view(&mut world),
             _ => {
@@ -80,6 +88,7 @@ pub(super) fn run(bytes: &[u8]) {
     let is_untouched = world.receive_all(|received| check(&received, newest, &mut last));
     // One that resumes after a record that was not published yet awaits the one behind it.
     let is_ahead = matches!(begin, LogStart::Resume { after, .. } if after >= newest);
+    let last = last.sequence;
     assert!(!is_untouched || is_ahead || last == newest, "{last} is the last of {newest}");
 }
 
@@ -125,7 +134,7 @@ fn forge(world: &mut World<LogReader>, geometry: &LogGeometry, input: &mut Input
     }
 }
 
-fn check(received: &Received<'_, LogReader>, newest: Sequence, last: &mut Sequence) {
+fn check(received: &Received<'_, LogReader>, newest: Sequence, last: &mut Last) {
     let (value, sequence) = (&received.value, received.value.meta.sequence);
     assert!(value.payload.len() <= PAYLOAD_LEN_MAX);
     let (head, _) = received.around(received.reader.held(), HEADER_WORDS);
@@ -133,13 +142,19 @@ fn check(received: &Received<'_, LogReader>, newest: Sequence, last: &mut Sequen
     let mut crc = FrameCheck::new(TOPIC, EPOCH).of_header(&header);
     crc.update(value.payload);
     assert_eq!((header.sequence, header.crc), (sequence, crc.finish()), "an unchecked record");
+    let contradicted = received.reader.counts().contradicted;
+    if contradicted != last.contradicted {
+        // It goes back to the first record that was inline and is not in the repository.
+        *last = Last { sequence: Sequence::NONE, contradicted };
+    }
     if received.is_genuine {
-        assert!(sequence > *last, "{sequence} after {last}");
+        let last = last.sequence;
+        assert!(sequence > last, "{sequence} after {last}");
         assert!(sequence <= newest, "{sequence} is not published yet");
         assert_eq!(value.payload, payload(sequence.get(), PAYLOAD_LEN_MAX));
         assert_eq!(value.meta.published_ns, sequence.get());
     }
-    *last = sequence;
+    last.sequence = sequence;
 }
 
 /// Programs of random steps, for each way of receiving.

@@ -102,9 +102,14 @@ impl EntryCopy {
         Self { geometry, check, run: vec![0; words].into() }
     }
 
-    /// Chooses the newest committed entry of a cell, if it is newer than `known`.
+    /// Chooses the newest committed entry of a cell, if it is another one than `known`, and newer than `received`.
     #[inline]
-    pub(super) fn choose(&self, at: CellMemory<'_>, cell: usize, known: Stamp) -> Choice {
+    pub(super) fn choose(
+        &self,
+        at: CellMemory<'_>,
+        cell: usize,
+        (known, received): (Stamp, Sequence),
+    ) -> Choice {
         let memory = at.region();
         let committed = committed(memory);
         // Acquire: pairs with the Release fence of `TableWriter::commit`.
@@ -129,7 +134,7 @@ impl EntryCopy {
         match before.sequence() {
             sequence if sequence > committed || !at.had(&self.geometry, cell, before) => Choice::Later,
             // In a landing region that is behind, the other slot may hold an entry from before the known one.
-            sequence if sequence <= known.sequence() || before.slot() != other.slot() => Choice::Nothing,
+            sequence if sequence <= received || before.slot() != other.slot() => Choice::Nothing,
             _ => Choice::Slot(before),
         }
     }

@@ -106,6 +106,14 @@ struct KnownCell {
     added: Sequence,
 }
 
+impl KnownCell {
+    /// The last entry received; if that was followed by a damaged one, a stamp of the commit that added the key, which no entry has.
+    #[inline]
+    fn received(&self) -> Stamp {
+        if self.is_refused { Stamp::last_of(self.added) } else { self.version }
+    }
+}
+
 /// Versions that are compared with what is known.
 #[derive(Clone, Copy, Debug, Default)]
 struct Audit {

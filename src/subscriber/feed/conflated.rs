@@ -14,7 +14,7 @@ pub(super) struct Conflated {
     /// When to read next, ns of the clock.
     due_ns: u64,
     is_reading: bool,
-    /// A value of this reading could not be read.
+    /// A value could not be read since the last reading that came to its end.
     has_failed: bool,
     clock: Arc<dyn Clock>,
 }
@@ -45,7 +45,7 @@ impl Conflated {
             if now_ns < self.due_ns && !table.core.subscription.has_ended() {
                 return Ok(false);
             }
-            (self.is_reading, self.has_failed) = (true, false);
+            self.is_reading = true;
             self.due_ns = now_ns.saturating_add(self.interval_ns);
         }
         let change = table.try_change();
@@ -59,7 +59,8 @@ impl Conflated {
             self.has_failed |= self.is_reading;
             if !self.is_reading {
                 // Everything was read before the end is reported. After another error the next reading has the rest.
-                let is_whole = !self.has_failed && matches!(error, ReceiveError::Ended { .. });
+                let is_over = matches!(error, ReceiveError::Ended { .. } | ReceiveError::Gone { .. });
+                let is_whole = is_over && !self.has_failed;
                 updates.end(EventEnd { sequence: table.last(), is_whole });
             }
             updates.fail(Some(error));
@@ -68,7 +69,8 @@ impl Conflated {
         let is_fetching = table.core.fetching.is_some() || table.core.reader.wants_more();
         self.is_reading = is_fetching;
         if !is_fetching {
-            updates.end(EventEnd { sequence: table.last(), is_whole: !self.has_failed });
+            let is_whole = !std::mem::take(&mut self.has_failed);
+            updates.end(EventEnd { sequence: table.last(), is_whole });
         }
         Ok(false)
     }

@@ -85,6 +85,8 @@ impl TableReader {
     fn learn_new(&mut self, cell: usize, entry: &Entry) -> bool {
         let key = self.copy.key(entry);
         let Some(known) = self.cells.get_mut(cell) else { return false };
+        known.version = known.received();
+        known.is_refused = false;
         let held = std::mem::take(&mut known.has_key);
         let (is_same, mut gone) = (held && self.directory.key(cell) == key, None);
         if held && !is_same {
@@ -94,9 +96,7 @@ impl TableReader {
                 let published_ns = entry.header.published_ns;
                 let meta = Meta { sequence, epoch: self.epoch, published_ns };
                 let key: Box<[u8]> = self.directory.key(cell).into();
-                let (number, added) = (known.number, known.added);
-                let is_refused = known.is_refused;
-                let last = if is_refused { entry.header.added.before() } else { known.version.sequence() };
+                let (number, added, last) = (known.number, known.added, known.version.sequence());
                 self.removed.push_back(RemovedKey { key: key.clone(), number, added, meta });
                 gone = Some((key, last));
             }

@@ -2,7 +2,7 @@
 
 use super::TableReader;
 use crate::id::{Meta, Sequence};
-use crate::layout::table::{ENTRY_WORD, Stamp};
+use crate::layout::table::ENTRY_WORD;
 use crate::layout::{ByteRange, WORD};
 use crate::limits;
 use crate::memory::Region;
@@ -46,7 +46,7 @@ impl TableReader {
     ) -> Result<Looked, ReadFailure> {
         let (memory, mut rejected) = (at.region(), None);
         for _ in 0..limits::TORN_RETRIES_MAX {
-            let stamp = match self.copy.choose(at, cell, Stamp::NONE) {
+            let stamp = match self.copy.choose(at, cell, Default::default()) {
                 Choice::Nothing => return Ok(Looked::Elsewhere),
                 Choice::Later => continue,
                 Choice::Slot(stamp) => stamp,
@@ -127,7 +127,7 @@ impl TableReader {
     /// Learns the key of a cell. Returns whether that succeeded.
     fn learn_cell(&mut self, at: CellMemory<'_>, cell: usize) -> bool {
         for _ in 0..limits::TORN_RETRIES_MAX {
-            match self.copy.choose(at, cell, Stamp::NONE) {
+            match self.copy.choose(at, cell, Default::default()) {
                 Choice::Nothing => return true,
                 Choice::Later => {}
                 Choice::Slot(stamp) => {

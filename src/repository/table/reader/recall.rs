@@ -18,9 +18,7 @@ impl TableReader {
             std::mem::take(&mut before.recalled);
         for cell in before.directory.iter() {
             let Some(known) = before.cells.get(cell).filter(|known| known.is_reported) else { continue };
-            // A damaged value was not received, but one before it was.
-            let is_suspect = known.is_refused || before.suspects.contains(&cell);
-            let sequence = if is_suspect { known.added } else { known.version.sequence() };
+            let sequence = known.received().sequence();
             let key = before.directory.key(cell);
             if keys.get(key).is_none_or(|newer| newer.sequence < sequence) {
                 keys.insert(key.into(), RecalledKey { sequence, number: known.number, added: known.added });

@@ -26,7 +26,8 @@ impl TableReader {
         settled: &impl Fn(&mut Self, usize, Stamp) -> bool,
     ) -> Result<Option<Taken>, ReadFailure> {
         let memory = at.region();
-        let known = self.cells.get(cell).map_or(Stamp::NONE, |known| known.version);
+        let known = self.cells.get(cell).copied().unwrap_or_default();
+        let known = (known.version, known.received().sequence());
         let mut rejected = None;
         for _ in 0..limits::TORN_RETRIES_MAX {
             let stamp = match self.copy.choose(at, cell, known) {

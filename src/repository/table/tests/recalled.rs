@@ -208,3 +208,74 @@ fn value_after_one_whose_version_named_a_later_commit_is_received() {
     assert_received(&mut reader, &world.region, &[(KEY, true)]);
     assert_eq!(reader.complete().get(), 3);
 }
+
+/// Its newest entry, or that entry's version, is damaged.
+const BOTH: [fn(&World) -> Region; 2] = [damaged, with_later_version];
+
+/// It was removed and added again after a damaged value; a snapshot has read that before the subscription is lost.
+#[test]
+fn key_that_is_added_again_after_a_damaged_value_is_received() {
+    for damage in BOTH {
+        let mut world = World::new(4, 4, 1);
+        put(&mut world, KEY, 1);
+        let mut before = world.reader();
+        assert_received(&mut before, &world.region, &[(KEY, true)]);
+        put(&mut world, KEY, 2);
+        put(&mut world, OTHER, 3);
+        assert_received(&mut before, &damage(&world), &[DAMAGED, (OTHER, true)]);
+        remove(&mut world, KEY, 4);
+        put(&mut world, KEY, 5);
+        assert_eq!(snapshot(&mut before, &world.region).1.len(), 2);
+        let mut reader = world.reader();
+        reader.resume(&mut before, true);
+        assert_received(&mut reader, &world.region, &[(KEY, true)]);
+        assert_eq!(reader.complete().get(), 5);
+    }
+}
+
+/// It was added again in another cell, and another key in its own. The subscription is lost between the two.
+#[test]
+fn key_that_moved_after_a_damaged_value_is_received() {
+    for damage in BOTH {
+        let mut world = World::new(4, 4, 1);
+        for (key, sequence) in [(KEY, 1), (GONE, 2), (OTHER, 3)] {
+            put(&mut world, key, sequence);
+        }
+        let mut before = world.reader();
+        assert_eq!(receive(&mut before, &world.region).len(), 3);
+        put(&mut world, KEY, 4);
+        put(&mut world, OTHER, 5);
+        assert_received(&mut before, &damage(&world), &[DAMAGED, (OTHER, true)]);
+        remove(&mut world, GONE, 6);
+        remove(&mut world, KEY, 7);
+        put(&mut world, KEY, 8);
+        put(&mut world, b"new", 9);
+        for expected in [(&b"new"[..], true), (KEY, false)] {
+            let taken = before.poll(&world.region).unwrap().expect("a change");
+            let ChangedKey { key_len, is_present, .. } = before.changed();
+            assert_eq!((&before.verified(taken).payload[..key_len], is_present), expected);
+        }
+        let mut reader = world.reader();
+        reader.resume(&mut before, true);
+        assert_received(&mut reader, &world.region, &[(KEY, true), (GONE, false)]);
+        assert_eq!(reader.complete().get(), 9);
+    }
+}
+
+/// The next commit of its key is under way.
+#[test]
+fn value_after_a_damaged_one_is_received_while_the_next_is_published() {
+    for damage in BOTH {
+        let mut world = World::new(4, 4, 1);
+        put(&mut world, KEY, 1);
+        let mut reader = world.reader();
+        assert_received(&mut reader, &world.region, &[(KEY, true)]);
+        put(&mut world, KEY, 2);
+        put(&mut world, OTHER, 3);
+        assert_received(&mut reader, &damage(&world), &[DAMAGED, (OTHER, true)]);
+        (4..6).for_each(|sequence| put(&mut world, KEY, sequence));
+        world.writer.pretend(Sequence::new(4));
+        assert_received(&mut reader, &world.region, &[(KEY, true)]);
+        assert_eq!((reader.last().get(), reader.suspect_count()), (4, 0));
+    }
+}

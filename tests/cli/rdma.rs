@@ -185,13 +185,31 @@ fn one_process_answers_over_rdma_what_another_measures() {
     wait_until("the address", || answering.line().contains(&address));
     for (mode, connect) in [("pull", "manager"), ("push", "tcp"), ("push", "tcp-unreliable")] {
         let measured = ["perf", mode, "--connect", &address, "--iterations", "2", "--json", "--cpus", "any"];
-        let ended = place.run(&[&measured[..], &["--rdma-connect", connect]].concat());
+        let ended = place.run(&[&measured[..], &["--insecure", "--rdma-connect", connect]].concat());
         let figures = parsed(ended.printed().trim_end());
         assert_eq!((&figures["fabric"], &figures["rejected"]), (&json!("verbs"), &json!(0)));
         assert_eq!((&figures["iterations"], &figures["connect"]), (&json!(2), &json!(address)));
     }
     answering.signal(Signal::INT);
     assert_eq!(answering.end().code, Some(0));
+}
+
+/// They have a key that nobody else has.
+#[test]
+#[ignore = "needs an RDMA device: tools/soft-roce run"]
+fn processes_of_a_measurement_over_rdma_admit_no_others() {
+    let place = Place::new();
+    let measuring =
+        place.start(&["perf", "pull", "--fabric", "verbs", "--for", "600", "--json", "--cpus", "any"]);
+    wait_until("a refusal", || {
+        let told = place.run(&["list"]).error;
+        assert!(!told.contains("insecure"), "{told}");
+        told.contains("it admits only nodes that prove one of its keys")
+    });
+    measuring.signal(Signal::INT);
+    measuring.end();
+    let stream = ["perf", "stream", "--fabric", "verbs", "--subscribers", "2", "--iterations", "300"];
+    place.run(&[&stream[..], &["--json", "--cpus", "any"]].concat()).printed();
 }
 
 #[test]

@@ -36,6 +36,10 @@ use super::setting::Setting;
 /// Runs the measurement.
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
     arguments.check()?;
+    if cfg!(feature = "verbs") {
+        arguments.check_protection(setting)?;
+    }
+    setting.join_measurement();
     if let Some(warning) = unoptimized(cfg!(debug_assertions), io::stderr().is_terminal()) {
         Failure::new(Exit::Done, warning).note();
     }

@@ -2,8 +2,10 @@
 
 use std::error::Error;
 use std::ffi::OsString;
+use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::process::Command;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
@@ -28,6 +30,9 @@ pub(crate) const ATTACH_TIMEOUT: Duration = Duration::from_secs(3);
 /// The largest repository that the command maps, and landing region that it allocates, unless an argument says otherwise, bytes: a
 /// person waits for its one topic.
 pub(crate) const REGION_LEN_MAX: usize = 1 << 30;
+
+/// The environment variable that hands the key of a measurement to the processes started for it: only this user can read it there.
+const MEASURING_KEY: &str = "FABRICAST_MEASURING_KEY";
 
 /// What begins the name of a file in place of an address.
 pub(crate) const FILE: &str = "file:";
@@ -59,6 +64,19 @@ pub(crate) struct Setting {
     /// Log events to standard error; repeat for more. RUST_LOG selects in detail.
     #[arg(short, long, global = true, action = ArgAction::Count, help_heading = None::<&str>, display_order = 900)]
     verbose: u8,
+    /// The key of one measurement.
+    #[arg(skip)]
+    measuring_key: MeasuringKey,
+}
+
+/// A key that only the processes of one measurement have: the line of a keyring.
+#[derive(Default)]
+struct MeasuringKey(OnceLock<String>);
+
+impl fmt::Debug for MeasuringKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("MeasuringKey")
+    }
 }
 
 /// How to connect queue pairs, as an argument.
@@ -314,18 +332,52 @@ impl Setting {
         rdma.map_or_else(|| self.node(Some(&name)), |address| self.rdma_node(&name, address))
     }
 
-    /// Opens a node with this name for as long as a measurement takes, which also listens over RDMA if given an address: what it
-    /// publishes is generated, so it needs no keys.
+    /// Opens a node with this name for as long as a measurement takes, which also listens over RDMA if given an address. Without another key
+    /// it then has one that only processes of the same measurement have.
     pub(crate) fn measuring_node(&self, name: &str, rdma: Option<&Address>) -> Result<Node, Failure> {
         // Its peers are the other ends of the measurement, with landing regions of any length.
         let mut limits = PeerLimits::default();
         (limits.landing_len_per_session, limits.landing_len) = (usize::MAX, usize::MAX);
-        let mut builder = self.builder(Some(&name.parse().map_err(Failure::usage)?))?.peer_limits(limits);
+        let name = name.parse().map_err(Failure::usage)?;
+        if rdma.is_some() && self.is_unprotected() && self.measuring_key.0.get().is_none() {
+            let secret = Keyring::new_secret();
+            let secret =
+                secret.map_err(|error| Failure::new(Exit::Local, format!("no random numbers: {error}")))?;
+            self.measuring_key.0.get_or_init(|| format!("measuring read,publish * {secret}"));
+        }
+        let mut builder = self.builder(Some(&name))?.peer_limits(limits);
         if let Some(address) = rdma {
             builder = builder.rdma(&address.to_string()).map_err(Failure::usage)?;
-            builder = if self.key_file.is_none() { builder.insecure() } else { builder };
         }
         self.open(builder)
+    }
+
+    /// Takes over the key of the measurement for which this process was started.
+    pub(crate) fn join_measurement(&self) {
+        if let Ok(line) = std::env::var(MEASURING_KEY) {
+            self.measuring_key.0.get_or_init(|| line);
+        }
+    }
+
+    /// Hands the key of the measurement to a process started for it, if there is one.
+    pub(crate) fn share_measurement(&self, command: &mut Command) {
+        if let Some(line) = self.measuring_key.0.get() {
+            command.env(MEASURING_KEY, line);
+        }
+    }
+
+    /// Whether neither keys were given, nor that there shall be none.
+    pub(crate) fn is_unprotected(&self) -> bool {
+        self.key_file.is_none() && !self.insecure
+    }
+
+    /// The arguments that another user of this address needs besides.
+    pub(crate) fn protection(&self, address: &Address) -> &'static str {
+        match (&self.key_file, self.insecure && !address.is_local()) {
+            (Some(_), _) => " --key-file FILE",
+            (None, true) => " --insecure",
+            (None, false) => "",
+        }
     }
 
     /// Opens a node to read from this address. Creates no runtime directory: a missing one means that no node is running.
@@ -363,6 +415,10 @@ impl Setting {
         }
         if let Some(path) = &self.key_file {
             builder = builder.keys(Keyring::open(path).map_err(|error| Failure::of(Exit::Local, &error))?);
+        }
+        if let Some(line) = self.measuring_key.0.get().filter(|_| self.is_unprotected()) {
+            builder =
+                builder.keys(Keyring::from_text(line).map_err(|error| Failure::of(Exit::Local, &error))?);
         }
         if self.insecure {
             builder = builder.insecure();

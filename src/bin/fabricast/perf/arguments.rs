@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 use fabricast::{Address, Delivery, Node, NodeName, SlowPolicy, limits};
 
 use super::super::failure::Failure;
-use super::super::setting::{Way, address};
+use super::super::setting::{Setting, Way, address};
 use super::super::units::{duration, size_in};
 use super::cpus::Choice;
 use super::program_options::ProgramOptions;
@@ -29,11 +29,11 @@ Examples:
   fabricast perf wake --sleep-in wait-set --rate 200         ... in a WaitSet, 200 values a second
   fabricast perf pull --fabric verbs --size 64,65536         over the RDMA device of this host
   fabricast perf pull --serve --insecure --rdma rdma://10.0.0.2     answers on one host ...
-  fabricast perf pull --connect rdma://10.0.0.2              ... and measures from another
+  fabricast perf pull --connect rdma://10.0.0.2 --insecure   ... and measures from another
   fabricast perf ping-pong --mode send --inline 64           messages over one queue pair
   fabricast perf blast --mode write --size 64k --chain 32    WRITEs at full speed
   fabricast perf stream --serve --insecure --rdma rdma://10.0.0.2   receives on one host ...
-  fabricast perf stream --connect rdma://10.0.0.2            ... what another publishes
+  fabricast perf stream --connect rdma://10.0.0.2 --insecure ... what another publishes
 
 The floor sends the same bytes between the same two processes through a bare seqlock in shared
 memory, or a bare ring for stream, of whose records only a number is compared. The line
@@ -366,6 +366,18 @@ impl Arguments {
         self.program.check(self.mode == Mode::Blast, self.serve)
     }
 
+    /// Refuses to listen beyond this host for a process at an address there, unless there are keys, or shall be none.
+    pub(super) fn check_protection(&self, setting: &Setting) -> Result<(), Failure> {
+        let beyond = self.connect.as_ref().filter(|address| !address.is_local());
+        match beyond.filter(|_| !self.mode.is_program() && setting.is_unprotected()) {
+            Some(address) => Err(Failure::usage(format_args!(
+                "a process that measures against {address} listens for it, and admits anyone on that network: pass --key-file FILE, \
+                 with a key of `fabricast key`, or --insecure if that is meant"
+            ))),
+            None => Ok(()),
+        }
+    }
+
     /// The transport between the processes started here.
     pub(super) fn fabric(&self) -> FabricName {
         let usual = if self.mode.is_program() { FabricName::Verbs } else { FabricName::Shm };
@@ -373,8 +385,8 @@ impl Arguments {
     }
 
     /// The command that measures against this process with --serve at this address.
-    pub(super) fn measuring_command(&self, address: &Address) -> String {
-        let mut command = format!("fabricast perf {} --connect {address}", self.mode.name());
+    pub(super) fn measuring_command(&self, address: &Address, protection: &str) -> String {
+        let mut command = format!("fabricast perf {} --connect {address}{protection}", self.mode.name());
         if self.stream.policy.is_some() {
             command += &format!(" --policy {}", self.stream.policy());
         }

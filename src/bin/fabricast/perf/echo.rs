@@ -95,7 +95,7 @@ pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Tr
     };
     let listeners = [listener(Mode::Pull)?, listener(Mode::Push)?, listener(Mode::Notify)?];
     let Some(floor) = floor else {
-        tell_addresses(&node, arguments)?;
+        tell_addresses(&node, arguments, setting)?;
         while let Some(mut echo) = Echo::accept(&node, &listeners, arguments, &interrupt)? {
             if !echo.deliver(|| interrupt.came())? {
                 break;
@@ -126,9 +126,9 @@ pub(super) fn answering(arguments: &Arguments, setting: &Setting) -> Result<(Int
 }
 
 /// Prints how to measure against this process.
-pub(super) fn tell_addresses(node: &Node, arguments: &Arguments) -> Result<(), Trouble> {
+pub(super) fn tell_addresses(node: &Node, arguments: &Arguments, setting: &Setting) -> Result<(), Trouble> {
     for address in node.addresses() {
-        let command = arguments.measuring_command(address);
+        let command = arguments.measuring_command(address, setting.protection(address));
         writeln!(std::io::stdout(), "answering at {address}: measure with `{command}`")?;
     }
     Ok(std::io::stdout().flush()?)

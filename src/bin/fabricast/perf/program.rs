@@ -44,7 +44,7 @@ pub(super) fn serve(arguments: &Arguments) -> Result<Exit, Trouble> {
             writeln!(std::io::stdout(), "{address}")?;
             break;
         }
-        let command = arguments.measuring_command(&address);
+        let command = arguments.measuring_command(&address, "");
         writeln!(std::io::stdout(), "answering at {address}: measure with `{command} --mode OPERATIONS`")?;
     }
     std::io::stdout().flush()?;

@@ -50,7 +50,7 @@ pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Tr
         listener.at(Sequence::NONE.next()).region_len_max(usize::MAX).open().map(|it| (delivery, it))
     };
     let listeners = [open(Delivery::Pull)?, open(Delivery::Push)?];
-    tell_addresses(&node, arguments)?;
+    tell_addresses(&node, arguments, setting)?;
     while let Some((_, mut subscriber)) = accept(&listeners, &interrupt) {
         let mut publisher = node.state_publisher::<Progress>(RECEIVED).open()?;
         let is_over = || interrupt.came();

@@ -81,7 +81,7 @@ pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Tr
     };
     let listeners = manners.as_flattened().iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let Some(mut floor) = floor else {
-        tell_addresses(&node, arguments)?;
+        tell_addresses(&node, arguments, setting)?;
         while let Some(mut woken) = Woken::accept(&node, &listeners, arguments, &interrupt)? {
             if !woken.deliver(|| interrupt.came())? {
                 break;

@@ -84,16 +84,25 @@ impl Held {
 /// What came of the cycles.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
-    /// From the moment a process is ready, or its host goes on, until all that are concerned have received what was published meanwhile.
+    /// From the moment a process is started again, or its host goes on, until all that are concerned have received what was published
+    /// meanwhile.
     recoveries: Vec<(Duration, String)>,
     /// The longest time that publishing a value took at the publisher that is never killed.
     slowest: Duration,
+    /// The longest time after that in which the two that are never killed did not receive from each other what was published.
+    spared: Duration,
     counts: [u64; 2],
 }
 
 impl Outcome {
-    pub(crate) fn longest(&self) -> Duration {
-        self.recoveries.iter().map(|(time, _)| *time).max().unwrap_or_default()
+    /// Checks that nobody waited for longer than this.
+    pub(crate) fn check(&self, longest: Duration) {
+        let recovery = self.recoveries.iter().map(|(time, _)| *time).max().unwrap_or_default();
+        for (waited, time) in
+            [("recovery", recovery), ("publish", self.slowest), ("the two that live", self.spared)]
+        {
+            assert!(time < longest, "TOO SLOW: {waited} {time:?}");
+        }
     }
 
     pub(crate) fn print(&mut self, cycles: usize) {
@@ -102,12 +111,13 @@ impl Outcome {
         let [received, lost] = self.counts;
         self.recoveries.iter().rev().take(10).for_each(|(time, what)| println!("{time:?}: {what}"));
         println!(
-            "{cycles} cycles, recoveries: median {:?}, 99 % {:?}, longest {:?}; slowest publish {:?}; \
-             {received} values received and checked, {lost} reported lost",
+            "{cycles} cycles, recoveries: median {:?}, 99 % {:?}, longest {:?}; slowest publish {:?}, the two that live \
+             {:?}; {received} values received and checked, {lost} reported lost",
             at(50),
             at(99),
             self.recoveries.last().map(|it| it.0),
-            self.slowest
+            self.slowest,
+            self.spared
         );
     }
 }
@@ -173,12 +183,13 @@ impl<P: Publishers> Driver<P> {
             let (begins_anew, after) = (self.random.below(2) == 0, self.moment(20_000));
             self.publishers.start_in_vain(begins_anew, after);
         }
+        let began = now();
         if way != Way::HostFreezes {
             let begins_anew = self.random.below(2) == 0;
             self.publishers.start(begins_anew);
         }
         let all: Vec<usize> = (0..MANNERS.len()).collect();
-        self.recovered(&all, format!("publisher, {way:?}"));
+        self.recovered(&all, began, format!("publisher, {way:?}"));
     }
 
     /// The same with a subscriber, which this kills.
@@ -193,21 +204,23 @@ impl<P: Publishers> Driver<P> {
             std::thread::park_timeout(self.moment(20_000));
             subscriber.kill();
         }
+        let began = now();
         self.subscribers[number] = self.subscriber(number);
         assert_eq!(self.subscribers[number].hear(), "ready");
         let concerned = if way == Way::Killed { vec![number] } else { (0..MANNERS.len()).collect() };
-        self.recovered(&concerned, format!("{} subscriber, {way:?}", MANNERS[number]));
+        self.recovered(&concerned, began, format!("{} subscriber, {way:?}", MANNERS[number]));
     }
 
-    /// Checks that these receive from both publishers, and the one that is never killed from the other one that is never killed.
-    fn recovered(&mut self, subscribers: &[usize], what: String) {
-        let began = now();
+    /// Checks that these, started then, receive from both publishers, and the one that is never killed from the other one that is never
+    /// killed.
+    fn recovered(&mut self, subscribers: &[usize], began: Instant, what: String) {
         let mut longest = Duration::ZERO;
         for publisher in [0, 1] {
             longest = longest.max(self.reach(subscribers, publisher, began));
         }
+        let spared = self.reach(&[SPARED], 1, now());
+        self.outcome.spared = self.outcome.spared.max(spared);
         self.outcome.recoveries.push((longest, what));
-        self.reach(&[SPARED], 1, now());
     }
 
     fn count(&mut self, answer: &str) {

@@ -332,7 +332,7 @@ impl Setting {
         rdma.map_or_else(|| self.node(Some(&name)), |address| self.rdma_node(&name, address))
     }
 
-    /// Opens a node with this name for as long as a measurement takes, which also listens over RDMA if given an address. Without another key
+    /// Opens a node with this name for as long as a measurement takes, which also listens over RDMA if given an address. Without other keys
     /// it then has one that only processes of the same measurement have.
     pub(crate) fn measuring_node(&self, name: &str, rdma: Option<&Address>) -> Result<Node, Failure> {
         // Its peers are the other ends of the measurement, with landing regions of any length.

@@ -84,11 +84,12 @@ impl Held {
 /// What came of the cycles.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
-    /// From the moment a process is started again, or its host goes on, until all that are concerned have received what was published
-    /// meanwhile.
+    /// From the moment a process is ready, or its host goes on, until all that are concerned have received what was published meanwhile.
     recoveries: Vec<(Duration, String)>,
     /// The longest time that publishing a value took at the publisher that is never killed.
     slowest: Duration,
+    /// The longest time from the start of a process until it was ready.
+    start: Duration,
     /// The longest time after that in which the two that are never killed did not receive from each other what was published.
     spared: Duration,
     counts: [u64; 2],
@@ -98,9 +99,10 @@ impl Outcome {
     /// Checks that nobody waited for longer than this.
     pub(crate) fn check(&self, longest: Duration) {
         let recovery = self.recoveries.iter().map(|(time, _)| *time).max().unwrap_or_default();
-        for (waited, time) in
-            [("recovery", recovery), ("publish", self.slowest), ("the two that live", self.spared)]
-        {
+        let Self { slowest, start, spared, .. } = *self;
+        let times =
+            [("recovery", recovery), ("publish", slowest), ("start", start), ("the two that live", spared)];
+        for (waited, time) in times {
             assert!(time < longest, "TOO SLOW: {waited} {time:?}");
         }
     }
@@ -111,12 +113,13 @@ impl Outcome {
         let [received, lost] = self.counts;
         self.recoveries.iter().rev().take(10).for_each(|(time, what)| println!("{time:?}: {what}"));
         println!(
-            "{cycles} cycles, recoveries: median {:?}, 99 % {:?}, longest {:?}; slowest publish {:?}, the two that live \
-             {:?}; {received} values received and checked, {lost} reported lost",
+            "{cycles} cycles, recoveries: median {:?}, 99 % {:?}, longest {:?}; slowest publish {:?}, start {:?}, \
+             the two that live {:?}; {received} values received and checked, {lost} reported lost",
             at(50),
             at(99),
             self.recoveries.last().map(|it| it.0),
             self.slowest,
+            self.start,
             self.spared
         );
     }
@@ -187,9 +190,10 @@ impl<P: Publishers> Driver<P> {
         if way != Way::HostFreezes {
             let begins_anew = self.random.below(2) == 0;
             self.publishers.start(begins_anew);
+            self.outcome.start = self.outcome.start.max(began.elapsed());
         }
         let all: Vec<usize> = (0..MANNERS.len()).collect();
-        self.recovered(&all, began, format!("publisher, {way:?}"));
+        self.recovered(&all, format!("publisher, {way:?}"));
     }
 
     /// The same with a subscriber, which this kills.
@@ -207,13 +211,14 @@ impl<P: Publishers> Driver<P> {
         let began = now();
         self.subscribers[number] = self.subscriber(number);
         assert_eq!(self.subscribers[number].hear(), "ready");
+        self.outcome.start = self.outcome.start.max(began.elapsed());
         let concerned = if way == Way::Killed { vec![number] } else { (0..MANNERS.len()).collect() };
-        self.recovered(&concerned, began, format!("{} subscriber, {way:?}", MANNERS[number]));
+        self.recovered(&concerned, format!("{} subscriber, {way:?}", MANNERS[number]));
     }
 
-    /// Checks that these, started then, receive from both publishers, and the one that is never killed from the other one that is never
-    /// killed.
-    fn recovered(&mut self, subscribers: &[usize], began: Instant, what: String) {
+    /// Checks that these receive from both publishers, and the one that is never killed from the other one that is never killed.
+    fn recovered(&mut self, subscribers: &[usize], what: String) {
+        let began = now();
         let mut longest = Duration::ZERO;
         for publisher in [0, 1] {
             longest = longest.max(self.reach(subscribers, publisher, began));

@@ -33,6 +33,20 @@ pub enum FabricError {
         /// Its process, 0 if unknown.
         process: u32,
     },
+    /// The process that took the name is gone, but the name is still locked: by a process that it has forked, which has its descriptors
+    /// as long as it has not called `exec`.
+    #[error(
+        "the name {node} cannot be taken: process {process}, which took it, has ended or is in another container, and {path} is still \
+         locked, as by a process that it has forked; end that (`fuser {path}` names it), or choose another name"
+    )]
+    NameHeld {
+        /// The name.
+        node: NodeName,
+        /// The process that took it.
+        process: u32,
+        /// The locked file.
+        path: String,
+    },
     /// A stopped process that was listing nodes keeps the name locked.
     #[error(
         "the name {node} cannot be taken: a stopped process that lists nodes holds {path}; \

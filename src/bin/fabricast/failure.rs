@@ -219,7 +219,7 @@ impl From<NodeError> for Failure {
             NodeError::Name(_)
             | NodeError::Unprotected { .. }
             | NodeError::Contradiction
-            | NodeError::Fabric(FabricError::NameInUse { .. }) => Exit::Usage,
+            | NodeError::Fabric(FabricError::NameInUse { .. } | FabricError::NameHeld { .. }) => Exit::Usage,
             NodeError::Fabric(source) => of_fabric(source),
             NodeError::System { .. } => Exit::Local,
             _ => of_system(&error).unwrap_or(Exit::Unreachable),

@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use rustix::fs::{AtFlags, FlockOperation, Gid, Mode, OFlags, Stat};
 use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 
 use super::entry::{ENTRY_LEN, NameEntry};
 use crate::clock::{Clock, SystemClock, saturate};
@@ -243,7 +244,12 @@ impl RuntimeDirectory {
             attempts += 1;
         }
         let process = self.entry(node).ok().flatten().map_or(0, |entry| entry.process);
-        Err(FabricError::NameInUse { node: node.clone(), process })
+        let node = node.clone();
+        if has_ended(process) {
+            let path = self.path.join(&name).display().to_string();
+            return Err(FabricError::NameHeld { node, process, path });
+        }
+        Err(FabricError::NameInUse { node, process })
     }
 
     /// Writes the entry of a node, and removes what a dead node of that name has left of its socket.
@@ -394,6 +400,12 @@ fn open_entry(directory: &OwnedFd, name: &str, flags: OFlags) -> io::Result<Opti
         Ok(_) | Err(Errno::ISDIR | Errno::NXIO | Errno::LOOP) => Ok(None),
         Err(errno) => Err(errno.into()),
     }
+}
+
+/// Whether there is no such process: it has ended, or is of other containers.
+fn has_ended(process: u32) -> bool {
+    let number = i32::try_from(process).ok().and_then(Pid::from_raw);
+    number.is_some_and(|number| test_kill_process(number) == Err(Errno::SRCH))
 }
 
 /// Whether this open file still has that name: its owner may have removed it meanwhile.

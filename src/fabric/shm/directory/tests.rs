@@ -29,6 +29,25 @@ fn a_name_is_taken_once_and_free_after() {
     directory.claim(&node("a")).unwrap();
 }
 
+/// It has the descriptors of the one that took the name.
+#[test]
+fn name_that_a_forked_process_keeps_is_told() {
+    let (holder, directory) = directory();
+    let mut ended = std::process::Command::new("true").spawn().unwrap();
+    let process = ended.id();
+    ended.wait().unwrap();
+    let path = holder.path().join("run/a.node");
+    std::fs::write(&path, NameEntry { node: node("a"), process, started_ns: 1 }.emit()).unwrap();
+    let inherited = File::open(&path).unwrap();
+    rustix::fs::flock(&inherited, FlockOperation::NonBlockingLockExclusive).unwrap();
+    let error = directory.claim(&node("a")).unwrap_err();
+    assert!(matches!(error, FabricError::NameHeld { process: told, .. } if told == process), "{error}");
+    let (told, path) = (error.to_string(), path.display().to_string());
+    assert!(told.contains(&format!("fuser {path}")), "{told}");
+    drop(inherited);
+    directory.claim(&node("a")).unwrap();
+}
+
 #[test]
 fn a_dead_node_is_listed_as_gone_and_removed_by_the_next() {
     let (holder, directory) = directory();

@@ -5,10 +5,11 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::slice;
+use std::sync::Once;
 
 use rdma_sys::ibv_context;
 use rustix::fs::{Mode, OFlags};
-use rustix::io::DupFlags;
+use rustix::io::{DupFlags, Errno};
 
 use super::SysError;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -29,6 +30,7 @@ impl DeviceList {
     /// Lists all current devices. The library opens new ones, and closes those that were removed and are in no list, if there are
     /// others.
     pub(super) fn take() -> Result<Self, SysError> {
+        allow_forks();
         let mut len: c_int = 0;
         // SAFETY: the function only requires a place for the length, which is a local variable.
         let list = unsafe { rdma_sys::rdma_get_devices(&raw mut len) };
@@ -42,6 +44,21 @@ impl DeviceList {
         let devices = unsafe { slice::from_raw_parts(self.list.as_ptr(), self.len) };
         devices.iter().filter_map(|raw| NonNull::new(*raw))
     }
+}
+
+/// Has the queues of devices stay with this process when it forks. Before kernel 5.12 the first write after a fork moved a page of a queue
+/// away from the device, unless the verbs library keeps such pages from the child (ibv_fork_init(3)); later kernels need nothing. Regions
+/// are shared mappings, which a fork leaves where they are.
+fn allow_forks() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the function has no arguments, and refuses what it cannot do any more.
+        let returned = unsafe { rdma_sys::ibv_fork_init() };
+        if returned != 0 {
+            let errno = Errno::from_raw_os_error(returned);
+            tracing::debug!(target: "fabricast", %errno, "RDMA queues may not survive a fork: memory was registered before");
+        }
+    });
 }
 
 /// A device was removed since this process began.
@@ -91,5 +108,20 @@ pub(super) unsafe fn leave(context: NonNull<ibv_context>) {
         if let Err(error) = rustix::io::dup3(&nothing, &mut place, DupFlags::CLOEXEC) {
             tracing::warn!(target: "fabricast", %error, "an RDMA device that was removed is still open");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nothing of this process was registered before, or kernels need nothing.
+    #[test]
+    #[ignore = "needs an RDMA device"]
+    fn queues_survive_a_fork() {
+        let _devices = DeviceList::take().unwrap();
+        // SAFETY: the function has no arguments, and reads what the library knows.
+        let status = unsafe { rdma_sys::ibv_is_fork_initialized() };
+        assert_ne!(status, rdma_sys::IBV_FORK_DISABLED);
     }
 }

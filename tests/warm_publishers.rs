@@ -177,6 +177,17 @@ fn unfit_files_are_refused() {
         assert!(matches!(error, RepositoryFileError::Length { .. }), "{len} {error:?}");
         assert!(RepositoryFile::open(path).is_err());
     }
+    // Of another release: the version of its layout follows the magic.
+    let mut later = whole.clone();
+    let magic = later.windows(8).position(|bytes| bytes == b"FBCREPO1").expect("a header");
+    later[magic + 8] += 1;
+    replace(path, &later);
+    for error in [open(path), RepositoryFile::open(path).expect_err("another layout")] {
+        assert!(matches!(error, RepositoryFileError::Header { .. }), "{error:?}");
+        let cause = std::error::Error::source(&error).expect("a cause").to_string();
+        let versions = [u16::from(later[magic + 8]), u16::from(whole[magic + 8])];
+        assert!(versions.iter().all(|version| cause.contains(&version.to_string())), "{cause}");
+    }
     // The slot of the first value.
     let mut damaged = whole.clone();
     let slot = (0x900..damaged.len()).step_by(8).find(|at| damaged[*at] != 0).expect("a value");

@@ -18,29 +18,42 @@ fn new_key(place: &Place, arguments: &[&str]) -> String {
 
 #[test]
 fn node_with_a_key_file_is_read_with_the_same_key_only() {
+    read_with_the_same_key_only("shm:quotes");
+}
+
+#[cfg(feature = "verbs")]
+#[test]
+#[ignore = "needs an RDMA device: tools/soft-roce run"]
+fn node_with_a_key_file_is_read_over_rdma_with_the_same_key_only() {
+    let host = std::env::var("FABRICAST_VERBS_ADDRESS").unwrap_or_else(|_| "10.77.0.1".to_owned());
+    read_with_the_same_key_only(&format!("rdma://{host}:7793"));
+}
+
+fn read_with_the_same_key_only(node: &str) {
     let place = Place::new();
+    let (topic, other_topic) = (format!("{node}/md"), format!("{node}/other"));
     let desk = new_key(&place, &["desk", "--topics", "md"]);
     let keys = key_file(&place, "keys", std::slice::from_ref(&desk));
-    let mut publisher = place.start(&["pub", "shm:quotes/md", "--key-file", &keys, "--quiet"]);
+    let mut publisher = place.start(&["pub", &topic, "--key-file", &keys, "--quiet"]);
     publisher.write("sunny");
-    let list = ["list", "shm:quotes", "--json", "--key-file", &keys];
+    let list = ["list", node, "--json", "--key-file", &keys];
     wait_until("the value", || place.run(&list).out.contains("\"sequence\":1"));
 
     let with_key = |arguments: &[&str]| place.run(&[arguments, &["--key-file", &keys]].concat());
-    assert_eq!(with_key(&["get", "shm:quotes/md"]).printed(), "\"sunny\"\n");
-    assert!(with_key(&["info", "shm:quotes/md"]).printed().contains("topic             shm:quotes/md"));
-    assert!(with_key(&["watch", "shm:quotes/md", "--count", "1"]).printed().contains("sunny"));
+    assert_eq!(with_key(&["get", &topic]).printed(), "\"sunny\"\n");
+    assert!(with_key(&["info", &topic]).printed().contains(&format!("topic             {topic}")));
+    assert!(with_key(&["watch", &topic, "--count", "1"]).printed().contains("sunny"));
 
     let other = key_file(&place, "other", &[new_key(&place, &["desk"])]);
     let advice = ["it admits only nodes that prove one of its keys", "--key-file"];
     for key in [&[][..], &["--key-file", &other]] {
-        for verb in ["get", "info", "watch"] {
-            place.run(&[&[verb, "shm:quotes/md"], key].concat()).assert_failure(4, &advice);
+        for verb in ["get", "info", "watch", "tail", "hz"] {
+            place.run(&[&[verb, &topic], key].concat()).assert_failure(4, &advice);
         }
-        place.run(&[&["list", "shm:quotes"], key].concat()).assert_failure(4, &advice);
+        place.run(&[&["list", node], key].concat()).assert_failure(4, &advice);
     }
     // Another topic, there or not.
-    with_key(&["get", "shm:quotes/other"]).assert_failure(4, &["covers other"]);
+    with_key(&["get", &other_topic]).assert_failure(4, &["covers other"]);
 }
 
 #[test]

@@ -194,7 +194,7 @@ fn one_process_answers_over_rdma_what_another_measures() {
     assert_eq!(answering.end().code, Some(0));
 }
 
-/// They have a key that nobody else has.
+/// Only they have its key.
 #[test]
 #[ignore = "needs an RDMA device: tools/soft-roce run"]
 fn processes_of_a_measurement_over_rdma_admit_no_others() {

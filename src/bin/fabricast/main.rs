@@ -13,6 +13,7 @@ mod keyring;
 mod keys;
 mod lines;
 mod list;
+mod measuring_key;
 mod news;
 mod output;
 mod perf;

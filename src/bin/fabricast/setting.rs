@@ -2,10 +2,8 @@
 
 use std::error::Error;
 use std::ffi::OsString;
-use std::fmt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
@@ -19,6 +17,7 @@ use tracing_subscriber::EnvFilter;
 use super::failure::{Exit, Failure};
 use super::group::{group, obstacle};
 use super::lines::FollowedLines;
+use super::measuring_key::MeasuringKey;
 use super::pulses::Pulses;
 use super::source::Source;
 use super::told::Told;
@@ -30,9 +29,6 @@ pub(crate) const ATTACH_TIMEOUT: Duration = Duration::from_secs(3);
 /// The largest repository that the command maps, and landing region that it allocates, unless an argument says otherwise, bytes: a
 /// person waits for its one topic.
 pub(crate) const REGION_LEN_MAX: usize = 1 << 30;
-
-/// The environment variable that hands the key of a measurement to the processes started for it: only this user can read it there.
-const MEASURING_KEY: &str = "FABRICAST_MEASURING_KEY";
 
 /// What begins the name of a file in place of an address.
 pub(crate) const FILE: &str = "file:";
@@ -67,16 +63,6 @@ pub(crate) struct Setting {
     /// The key of one measurement.
     #[arg(skip)]
     measuring_key: MeasuringKey,
-}
-
-/// A key that only the processes of one measurement have: the line of a keyring.
-#[derive(Default)]
-struct MeasuringKey(OnceLock<String>);
-
-impl fmt::Debug for MeasuringKey {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("MeasuringKey")
-    }
 }
 
 /// How to connect queue pairs, as an argument.
@@ -339,11 +325,8 @@ impl Setting {
         let mut limits = PeerLimits::default();
         (limits.landing_len_per_session, limits.landing_len) = (usize::MAX, usize::MAX);
         let name = name.parse().map_err(Failure::usage)?;
-        if rdma.is_some() && self.is_unprotected() && self.measuring_key.0.get().is_none() {
-            let secret = Keyring::new_secret();
-            let secret =
-                secret.map_err(|error| Failure::new(Exit::Local, format!("no random numbers: {error}")))?;
-            self.measuring_key.0.get_or_init(|| format!("measuring read,publish * {secret}"));
+        if rdma.is_some() && self.is_unprotected() {
+            self.measuring_key.make()?;
         }
         let mut builder = self.builder(Some(&name))?.peer_limits(limits);
         if let Some(address) = rdma {
@@ -352,18 +335,9 @@ impl Setting {
         self.open(builder)
     }
 
-    /// Takes over the key of the measurement for which this process was started.
-    pub(crate) fn join_measurement(&self) {
-        if let Ok(line) = std::env::var(MEASURING_KEY) {
-            self.measuring_key.0.get_or_init(|| line);
-        }
-    }
-
-    /// Hands the key of the measurement to a process started for it, if there is one.
-    pub(crate) fn share_measurement(&self, command: &mut Command) {
-        if let Some(line) = self.measuring_key.0.get() {
-            command.env(MEASURING_KEY, line);
-        }
+    /// Returns the key that the processes of this measurement share.
+    pub(crate) fn measuring_key(&self) -> &MeasuringKey {
+        &self.measuring_key
     }
 
     /// Whether neither keys were given, nor that there shall be none.
@@ -416,9 +390,8 @@ impl Setting {
         if let Some(path) = &self.key_file {
             builder = builder.keys(Keyring::open(path).map_err(|error| Failure::of(Exit::Local, &error))?);
         }
-        if let Some(line) = self.measuring_key.0.get().filter(|_| self.is_unprotected()) {
-            builder =
-                builder.keys(Keyring::from_text(line).map_err(|error| Failure::of(Exit::Local, &error))?);
+        if let Some(keys) = self.measuring_key.keyring().filter(|_| self.is_unprotected()) {
+            builder = builder.keys(keys?);
         }
         if self.insecure {
             builder = builder.insecure();

@@ -402,7 +402,7 @@ fn open_entry(directory: &OwnedFd, name: &str, flags: OFlags) -> io::Result<Opti
     }
 }
 
-/// Whether there is no such process: it has ended, or is of other containers.
+/// Whether no process has this number: it has ended, or runs in another container.
 fn has_ended(process: u32) -> bool {
     let number = i32::try_from(process).ok().and_then(Pid::from_raw);
     number.is_some_and(|number| test_kill_process(number) == Err(Errno::SRCH))

@@ -142,7 +142,7 @@ impl Process {
 pub(super) fn command(setting: &Setting, mode: Mode) -> Result<Command, Trouble> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(setting.as_arguments()).args(["perf", mode.name()]);
-    setting.share_measurement(&mut command);
+    setting.measuring_key().share(&mut command);
     Ok(command)
 }
 

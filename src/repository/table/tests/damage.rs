@@ -440,7 +440,7 @@ fn entry_whose_version_names_a_later_commit_is_damaged() {
                     break failure;
                 }
             };
-            // There is no later commit.
+            // Not the later commit that the version names.
             assert_eq!(broken, ReadFailure::BrokenStamps { sequence: Sequence::new(values + 1) });
             assert_eq!(read_all(reader, &world.region), (vec![b"y".to_vec()], 0), "{values} {damage:x}");
             assert_eq!(reader.suspects().count(), usize::from(reader.cell_of(b"x").is_some()));

@@ -212,17 +212,23 @@ fn value_after_one_whose_version_named_a_later_commit_is_received() {
 /// Its newest entry, or that entry's version, is damaged.
 const BOTH: [fn(&World) -> Region; 2] = [damaged, with_later_version];
 
+/// A table whose reader has received a value of [`KEY`], and reported that the next one is damaged.
+fn report_damaged(damage: fn(&World) -> Region) -> (World, TableReader) {
+    let mut world = World::new(4, 4, 1);
+    put(&mut world, KEY, 1);
+    let mut reader = world.reader();
+    assert_received(&mut reader, &world.region, &[(KEY, true)]);
+    put(&mut world, KEY, 2);
+    put(&mut world, OTHER, 3);
+    assert_received(&mut reader, &damage(&world), &[DAMAGED, (OTHER, true)]);
+    (world, reader)
+}
+
 /// It was removed and added again after a damaged value; a snapshot has read that before the subscription is lost.
 #[test]
 fn key_that_is_added_again_after_a_damaged_value_is_received() {
     for damage in BOTH {
-        let mut world = World::new(4, 4, 1);
-        put(&mut world, KEY, 1);
-        let mut before = world.reader();
-        assert_received(&mut before, &world.region, &[(KEY, true)]);
-        put(&mut world, KEY, 2);
-        put(&mut world, OTHER, 3);
-        assert_received(&mut before, &damage(&world), &[DAMAGED, (OTHER, true)]);
+        let (mut world, mut before) = report_damaged(damage);
         remove(&mut world, KEY, 4);
         put(&mut world, KEY, 5);
         assert_eq!(snapshot(&mut before, &world.region).1.len(), 2);
@@ -266,13 +272,7 @@ fn key_that_moved_after_a_damaged_value_is_received() {
 #[test]
 fn value_after_a_damaged_one_is_received_while_the_next_is_published() {
     for damage in BOTH {
-        let mut world = World::new(4, 4, 1);
-        put(&mut world, KEY, 1);
-        let mut reader = world.reader();
-        assert_received(&mut reader, &world.region, &[(KEY, true)]);
-        put(&mut world, KEY, 2);
-        put(&mut world, OTHER, 3);
-        assert_received(&mut reader, &damage(&world), &[DAMAGED, (OTHER, true)]);
+        let (mut world, mut reader) = report_damaged(damage);
         (4..6).for_each(|sequence| put(&mut world, KEY, sequence));
         world.writer.pretend(Sequence::new(4));
         assert_received(&mut reader, &world.region, &[(KEY, true)]);

@@ -182,11 +182,10 @@ impl TableLanding {
         if is_restored {
             self.missed = (Sequence::NONE, 0);
         }
-        // The version of a change is past the floor; another one is the right one again.
-        let is_right = self.is_repaired(region) && {
-            let cell = self.damaged.take().unwrap_or_default();
-            Stamp::new(region.load(self.geometry.version_offset(cell))).sequence() <= self.floor
-        };
+        // A later change is past the floor. Otherwise the version is what it was before, and no page shows that.
+        let repaired = if self.is_repaired(region) { self.damaged.take() } else { None };
+        let version = |cell| Stamp::new(region.load(self.geometry.version_offset(cell)));
+        let is_right = repaired.is_some_and(|cell| version(cell).sequence() <= self.floor);
         // And so does the newest sequence.
         if is_restored || is_right || until < self.floor {
             self.floor = Sequence::NONE;

@@ -75,7 +75,7 @@ impl TableReader {
                 if memory.load_acquire(self.geometry.version_offset(cell)) == stamp.get() =>
             {
                 self.suspects.insert(cell);
-                // A damaged version may name a commit that there is not.
+                // A damaged version may name a commit that does not exist.
                 Err(rejection.failure(stamp.sequence().min(committed(memory))))
             }
             _ => Ok(Looked::Contended),

@@ -165,7 +165,7 @@ impl TableReader {
         }
         self.damaged = cell;
         self.counts.rejected += 1;
-        // A damaged version may name a commit that there is not.
+        // A damaged version may name a commit that does not exist.
         rejection.failure(version.sequence().min(committed(memory)))
     }
 }

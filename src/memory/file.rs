@@ -157,6 +157,18 @@ pub enum FileHolder {
     Unknown,
 }
 
+impl FileHolder {
+    /// Returns who has a file that is locked, given the process that it names, 0 if none.
+    pub(crate) fn of(process: u64) -> Self {
+        let number = i32::try_from(process).ok().and_then(rustix::process::Pid::from_raw);
+        match number.map(rustix::process::test_kill_process) {
+            None => Self::Unknown,
+            Some(Err(Errno::SRCH)) => Self::ChildOf(process),
+            Some(_) => Self::Process(process),
+        }
+    }
+}
+
 impl std::fmt::Display for FileHolder {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

@@ -64,7 +64,8 @@ impl Place {
                 let mut process = [0; WORD];
                 let read = file.read(COUNTERS_OFFSET as u64, &mut process);
                 let process = read.map_or(0, |()| u64::from_le_bytes(process));
-                Err(RepositoryFileError::InUse { path: path.to_owned(), holder: holder(process) }.into())
+                Err(RepositoryFileError::InUse { path: path.to_owned(), holder: FileHolder::of(process) }
+                    .into())
             }
         }
     }
@@ -227,17 +228,5 @@ fn adopt_clock(region: &Region, time: &Timekeeper) {
         && line.namespace != 0
     {
         time.adopt(line.timeline);
-    }
-}
-
-/// Who has a file that is locked, given the process that its repository names.
-fn holder(process: u64) -> FileHolder {
-    let number = i32::try_from(process).ok().and_then(rustix::process::Pid::from_raw);
-    match number {
-        None => FileHolder::Unknown,
-        Some(number) => match rustix::process::test_kill_process(number) {
-            Err(rustix::io::Errno::SRCH) => FileHolder::ChildOf(process),
-            _ => FileHolder::Process(process),
-        },
     }
 }

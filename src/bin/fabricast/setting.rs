@@ -340,12 +340,12 @@ impl Setting {
         &self.measuring_key
     }
 
-    /// Whether neither keys were given, nor that there shall be none.
+    /// Whether neither `--key-file` nor `--insecure` was given.
     pub(crate) fn is_unprotected(&self) -> bool {
         self.key_file.is_none() && !self.insecure
     }
 
-    /// The arguments that another user of this address needs besides.
+    /// The arguments that a command at this address needs, too.
     pub(crate) fn protection(&self, address: &Address) -> &'static str {
         match (&self.key_file, self.insecure && !address.is_local()) {
             (Some(_), _) => " --key-file FILE",

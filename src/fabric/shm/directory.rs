@@ -21,13 +21,12 @@ use std::time::Duration;
 
 use rustix::fs::{AtFlags, FlockOperation, Gid, Mode, OFlags, Stat};
 use rustix::io::Errno;
-use rustix::process::{Pid, test_kill_process};
 
 use super::entry::{ENTRY_LEN, NameEntry};
 use crate::clock::{Clock, SystemClock, saturate};
 use crate::fabric::{Address, FabricError, NodeListing};
 use crate::id::NodeName;
-use crate::memory::check_file_limit;
+use crate::memory::{FileHolder, check_file_limit};
 
 /// The environment variable with the runtime directory.
 const VARIABLE: &str = "FABRICAST_RUNTIME_DIR";
@@ -245,7 +244,7 @@ impl RuntimeDirectory {
         }
         let process = self.entry(node).ok().flatten().map_or(0, |entry| entry.process);
         let node = node.clone();
-        if has_ended(process) {
+        if matches!(FileHolder::of(process.into()), FileHolder::ChildOf(_)) {
             let path = self.path.join(&name).display().to_string();
             return Err(FabricError::NameHeld { node, process, path });
         }
@@ -400,12 +399,6 @@ fn open_entry(directory: &OwnedFd, name: &str, flags: OFlags) -> io::Result<Opti
         Ok(_) | Err(Errno::ISDIR | Errno::NXIO | Errno::LOOP) => Ok(None),
         Err(errno) => Err(errno.into()),
     }
-}
-
-/// Whether no process has this number: it has ended, or runs in another container.
-fn has_ended(process: u32) -> bool {
-    let number = i32::try_from(process).ok().and_then(Pid::from_raw);
-    number.is_some_and(|number| test_kill_process(number) == Err(Errno::SRCH))
 }
 
 /// Whether this open file still has that name: its owner may have removed it meanwhile.

@@ -169,15 +169,21 @@ fn with_later_version(world: &World) -> Region {
     copy
 }
 
+/// A table whose reader has received a value of [`KEY`], and reported that its version is damaged.
+fn report_later_version() -> (World, TableReader) {
+    let mut world = World::new(4, 4, 1);
+    put(&mut world, KEY, 1);
+    let mut reader = world.reader();
+    assert_received(&mut reader, &world.region, &[(KEY, true)]);
+    put(&mut world, OTHER, 2);
+    assert_received(&mut reader, &with_later_version(&world), &[DAMAGED, (OTHER, true)]);
+    (world, reader)
+}
+
 /// The key is removed and added again; in between its cell has another key, and the subscription is lost.
 #[test]
 fn key_whose_version_named_a_later_commit_is_received_again() {
-    let mut world = World::new(4, 4, 1);
-    put(&mut world, KEY, 1);
-    let mut before = world.reader();
-    assert_received(&mut before, &world.region, &[(KEY, true)]);
-    put(&mut world, OTHER, 2);
-    assert_received(&mut before, &with_later_version(&world), &[DAMAGED, (OTHER, true)]);
+    let (mut world, mut before) = report_later_version();
     remove(&mut world, KEY, 3);
     (4..7_u8).for_each(|sequence| put(&mut world, &[sequence], sequence.into()));
     let received = receive(&mut before, &world.region);
@@ -194,12 +200,7 @@ fn key_whose_version_named_a_later_commit_is_received_again() {
 /// A snapshot has read the value that follows the damaged one, and the subscription is lost before it is received.
 #[test]
 fn value_after_one_whose_version_named_a_later_commit_is_received() {
-    let mut world = World::new(4, 4, 1);
-    put(&mut world, KEY, 1);
-    let mut before = world.reader();
-    assert_received(&mut before, &world.region, &[(KEY, true)]);
-    put(&mut world, OTHER, 2);
-    assert_received(&mut before, &with_later_version(&world), &[DAMAGED, (OTHER, true)]);
+    let (mut world, mut before) = report_later_version();
     put(&mut world, KEY, 3);
     assert_eq!(snapshot(&mut before, &world.region).1.len(), 2);
     assert_eq!(before.suspects().count(), 0);

@@ -49,7 +49,7 @@ mod value;
 /// Cycles, unless FABRICAST_KILL_CYCLES or FABRICAST_TEST_LONG overrides it.
 const CYCLES: usize = 40;
 const CYCLES_LONG: usize = 1000;
-/// The most cycles before it counts what those hold that are never killed.
+/// The most cycles before the processes that are never killed are asked for the first time what they hold.
 const WARM_UP: usize = 10;
 /// The pause of a publisher after four values, and of a subscriber that has nothing to do, microseconds.
 const PAUSE_US: u64 = 300;
@@ -68,7 +68,7 @@ fn role() {
     }
 }
 
-/// Of so many cycles, those before it counts what those hold that are never killed.
+/// The cycles, of so many, before the processes that are never killed are asked for the first time what they hold.
 fn warm_up(cycles: usize) -> usize {
     WARM_UP.min(cycles / 2).max(1)
 }

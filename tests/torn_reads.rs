@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 use self::support::long::is_long;
 use self::support::pattern::{Pattern, is_whole};
 use self::support::peer::Peer;
+use self::support::rdma;
 use self::support::role::Role;
 use self::support::time::{PATIENCE, now};
 
@@ -43,6 +44,8 @@ struct Run {
     size: usize,
     slots: u32,
     delivery: Delivery,
+    /// Where the writer listens over RDMA; 0 over shared memory.
+    port: u16,
     /// How the writer writes: `publish` or `loan`.
     manner: &'static str,
     reads: u64,
@@ -67,7 +70,11 @@ fn role() {
     let role = Role::of_this_process();
     assert_eq!(role.name, "writer");
     let (size, slots, loans) = (role.number(0), role.number(1), role.argument(2) == "loan");
-    let node = Node::builder().name("writer").expect("a name").runtime_dir(&role.dir).open().expect("a node");
+    let mut builder = Node::builder().name("writer").expect("a name").runtime_dir(&role.dir);
+    if role.has_argument(3) {
+        builder = builder.rdma(role.argument(3)).expect("an address").insecure();
+    }
+    let node = builder.open().expect("a node");
     let builder = node.state_publisher::<Raw>("t").payload_len_max(size);
     let slots = u32::try_from(slots).expect("a number of slots");
     let mut publisher = builder.slots(slots).open().expect("a topic");
@@ -109,20 +116,34 @@ mod checked {
 
     #[test]
     fn no_torn_value_is_accepted_by_pull() {
-        each_size(Delivery::Pull, "publish");
+        each_size(Delivery::Pull, "publish", 0);
     }
 
     #[test]
     fn no_torn_value_is_accepted_by_pull_from_loans() {
-        each_size(Delivery::Pull, "loan");
+        each_size(Delivery::Pull, "loan", 0);
     }
 
     #[test]
     fn no_torn_value_is_accepted_by_push() {
-        each_size(Delivery::Push, "publish");
+        each_size(Delivery::Push, "publish", 0);
     }
 
-    fn each_size(delivery: Delivery, manner: &'static str) {
+    #[cfg(feature = "verbs")]
+    #[test]
+    #[ignore = "needs an RDMA device: tools/soft-roce run"]
+    fn no_torn_value_is_accepted_by_pull_over_rdma() {
+        each_size(Delivery::Pull, "publish", 7750);
+    }
+
+    #[cfg(feature = "verbs")]
+    #[test]
+    #[ignore = "needs an RDMA device: tools/soft-roce run"]
+    fn no_torn_value_is_accepted_by_push_over_rdma() {
+        each_size(Delivery::Push, "publish", 7751);
+    }
+
+    fn each_size(delivery: Delivery, manner: &'static str, port: u16) {
         let asked = numbers("FABRICAST_TORN_READS").map(|reads| reads.iter().sum());
         let times = if is_long() { LONG } else { 1 };
         let run_len_max = if asked.is_some() { Duration::MAX } else { times * RUN_LEN_MAX };
@@ -133,7 +154,7 @@ mod checked {
                 let reads = asked.unwrap_or(usual);
                 let slots = u32::try_from(slots).expect("a number of slots");
                 let size = usize::try_from(size).expect("a length");
-                let run = Run { size, slots, delivery, manner, reads, run_len_max, torn_enough: 1 };
+                let run = Run { size, slots, delivery, port, manner, reads, run_len_max, torn_enough: 1 };
                 let outcome = read(run);
                 assert_eq!((outcome.torn, outcome.damaged), (0, 0), "{run:?}: {outcome:?}");
                 assert!(outcome.accepted >= READS_MIN, "{run:?}: {outcome:?}");
@@ -172,7 +193,9 @@ mod unchecked {
         let mut torn = 0;
         for size in [1024, 65_536] {
             let (slots, reads, run_len_max) = (2, 50_000_000, Duration::from_secs(20));
-            torn += read(Run { size, slots, delivery, manner, reads, run_len_max, torn_enough: 100 }).torn;
+            torn +=
+                read(Run { size, slots, delivery, port: 0, manner, reads, run_len_max, torn_enough: 100 })
+                    .torn;
         }
         assert!(torn > 0, "no torn value was seen: this program cannot see them");
     }
@@ -184,7 +207,9 @@ fn read(run: Run) -> Outcome {
     let dir = tempfile::tempdir().expect("a directory");
     let mut writer = start(dir.path(), run);
     let node = Node::builder().runtime_dir(dir.path()).open().expect("a node");
-    let builder = node.state_subscriber::<Raw>("shm:writer/t").delivery(run.delivery).timeout(PATIENCE);
+    let topic =
+        if run.port == 0 { "shm:writer/t".to_owned() } else { format!("{}/t", rdma::address(run.port)) };
+    let builder = node.state_subscriber::<Raw>(topic.as_str()).delivery(run.delivery).timeout(PATIENCE);
     let mut subscriber = builder.open().expect("a subscription");
     let began = now();
     let mut outcome = Outcome::default();
@@ -205,10 +230,11 @@ fn read(run: Run) -> Outcome {
     (outcome.torn_retries, outcome.conflated) = (stats.torn_retries, stats.conflated);
     let published: u64 = writer.ask("end").parse().expect("a number");
     println!(
-        "{} {}, {} bytes, {} slots: {} accepted, {} torn accepted, {} torn retries, {} contended, {} conflated, \
+        "{} {}{}, {} bytes, {} slots: {} accepted, {} torn accepted, {} torn retries, {} contended, {} conflated, \
          {} damaged, {published} published, {seconds:.1} s",
         run.delivery,
         run.manner,
+        if run.port == 0 { "" } else { " over RDMA" },
         run.size,
         run.slots,
         outcome.accepted,
@@ -225,7 +251,8 @@ fn read(run: Run) -> Outcome {
 }
 
 fn start(dir: &Path, run: Run) -> Peer {
-    Peer::ready("writer", dir, &format!("{} {} {}", run.size, run.slots, run.manner))
+    let address = if run.port == 0 { String::new() } else { rdma::address(run.port) };
+    Peer::ready("writer", dir, &format!("{} {} {} {address}", run.size, run.slots, run.manner))
 }
 
 #[inline]

@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! FABRICAST_TORN_READS=100000000 cargo test --release --test torn_records -- --nocapture
+//! tools/soft-roce run -- torn_records --ignored --skip role --nocapture
 //! ```
 
 use std::path::Path;
@@ -19,6 +20,8 @@ use parking_lot::Mutex;
 use self::support::long::is_long;
 use self::support::pattern::{Pattern, is_whole};
 use self::support::peer::Peer;
+#[cfg(feature = "verbs")]
+use self::support::rdma;
 use self::support::role::Role;
 use self::support::time::{PATIENCE, now};
 
@@ -59,7 +62,11 @@ struct Outcome {
 #[ignore = "no test: a process that a test starts"]
 fn role() {
     let role = Role::of_this_process();
-    let node = Node::builder().name("writer").expect("a name").runtime_dir(&role.dir).open().expect("a node");
+    let mut builder = Node::builder().name("writer").expect("a name").runtime_dir(&role.dir);
+    if role.has_argument(0) {
+        builder = builder.rdma(role.argument(0)).expect("an address").insecure();
+    }
+    let node = builder.open().expect("a node");
     let mut publish = publisher(&node, &role.name);
     role.say("ready");
     while role.command_now().is_none() {
@@ -101,9 +108,33 @@ fn words(commit: u64) -> Words {
 
 #[test]
 fn no_torn_record_of_a_log_is_accepted() {
+    receive_log(None);
+}
+
+#[test]
+fn no_torn_entry_of_a_table_is_accepted() {
+    receive_table(None);
+}
+
+#[cfg(feature = "verbs")]
+#[test]
+#[ignore = "needs an RDMA device: tools/soft-roce run"]
+fn no_torn_record_of_a_log_is_accepted_over_rdma() {
+    receive_log(Some(rdma::address(7760)));
+}
+
+#[cfg(feature = "verbs")]
+#[test]
+#[ignore = "needs an RDMA device: tools/soft-roce run"]
+fn no_torn_entry_of_a_table_is_accepted_over_rdma() {
+    receive_table(Some(rdma::address(7761)));
+}
+
+/// A log over shared memory, or over RDMA at this address.
+fn receive_log(address: Option<String>) {
     for delivery in [Delivery::Pull, Delivery::Push] {
-        run("log", delivery, |node| {
-            let builder = node.log_subscriber::<Raw>("shm:writer/t").delivery(delivery);
+        run("log", delivery, address.as_deref(), |node, topic| {
+            let builder = node.log_subscriber::<Raw>(topic).delivery(delivery);
             let mut log: LogSubscriber<Raw> = builder.timeout(PATIENCE).open().expect("a subscription");
             move || {
                 let record = log.try_receive_ref()?;
@@ -113,11 +144,11 @@ fn no_torn_record_of_a_log_is_accepted() {
     }
 }
 
-#[test]
-fn no_torn_entry_of_a_table_is_accepted() {
+/// A table over shared memory, or over RDMA at this address.
+fn receive_table(address: Option<String>) {
     for delivery in [Delivery::Pull, Delivery::Push] {
-        run("table", delivery, |node| {
-            let builder = node.table_subscriber::<u64, Words>("shm:writer/t").delivery(delivery);
+        run("table", delivery, address.as_deref(), |node, topic| {
+            let builder = node.table_subscriber::<u64, Words>(topic).delivery(delivery);
             let mut table: TableSubscriber<u64, Words> =
                 builder.timeout(PATIENCE).open().expect("a subscription");
             move || {
@@ -129,19 +160,21 @@ fn no_torn_entry_of_a_table_is_accepted() {
     }
 }
 
-/// Reads while the publisher of another process publishes. `open` returns what receives a value, and says whether it is whole.
-fn run<R>(kind: &str, delivery: Delivery, open: impl FnOnce(&Node) -> R)
+/// Reads while the publisher of another process publishes. `open` returns what receives a value of a topic, and says whether it is whole.
+fn run<R>(kind: &str, delivery: Delivery, address: Option<&str>, open: impl FnOnce(&Node, &str) -> R)
 where
     R: FnMut() -> Result<Option<bool>, ReceiveError>,
 {
     let _turn = TURN.lock();
     let dir = tempfile::tempdir().expect("a directory");
-    let mut writer = Peer::ready(kind, dir.path(), "");
-    let outcome = read(dir.path(), open);
+    let mut writer = Peer::ready(kind, dir.path(), address.unwrap_or_default());
+    let topic = format!("{}/t", address.unwrap_or("shm:writer"));
+    let outcome = read(dir.path(), |node| open(node, &topic));
     assert_eq!(writer.ask("end"), "ended");
-    println!("{kind} by {delivery}: {outcome:?}");
-    assert_eq!((outcome.torn, outcome.damaged), (0, 0), "{kind} by {delivery}: {outcome:?}");
-    assert!(outcome.accepted >= READS_MIN, "{kind} by {delivery}: {outcome:?}");
+    let over = if address.is_some() { " over RDMA" } else { "" };
+    println!("{kind} by {delivery}{over}: {outcome:?}");
+    assert_eq!((outcome.torn, outcome.damaged), (0, 0), "{kind} by {delivery}{over}: {outcome:?}");
+    assert!(outcome.accepted >= READS_MIN, "{kind} by {delivery}{over}: {outcome:?}");
 }
 
 fn read<R>(dir: &Path, open: impl FnOnce(&Node) -> R) -> Outcome

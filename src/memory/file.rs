@@ -5,8 +5,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, FlockOperation, Mode, OFlags, Stat};
 use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags};
 
 use super::file_limit::check_file_limit;
 use crate::clock::{Clock, SystemClock};
@@ -145,13 +147,13 @@ pub enum RepositoryFileError {
     },
 }
 
-/// The process that has a repository file.
+/// The process that has a locked file: a repository, or the entry of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FileHolder {
     /// This process.
     Process(u64),
-    /// A process that this one has forked, after it has ended itself.
+    /// A process that this one has forked, after it has ended itself; or this one, in another container.
     ChildOf(u64),
     /// Unknown: the file is just being made.
     Unknown,
@@ -160,12 +162,24 @@ pub enum FileHolder {
 impl FileHolder {
     /// Returns who has a file that is locked, given the process that it names, 0 if none.
     pub(crate) fn of(process: u64) -> Self {
-        let number = i32::try_from(process).ok().and_then(rustix::process::Pid::from_raw);
-        match number.map(rustix::process::test_kill_process) {
+        let number = i32::try_from(process).ok().and_then(Pid::from_raw);
+        match number.map(has_ended) {
             None => Self::Unknown,
-            Some(Err(Errno::SRCH)) => Self::ChildOf(process),
-            Some(_) => Self::Process(process),
+            Some(true) => Self::ChildOf(process),
+            Some(false) => Self::Process(process),
         }
+    }
+}
+
+/// Whether a process has ended, also one for whose end its parent has not waited yet. False if that cannot be found out.
+fn has_ended(process: Pid) -> bool {
+    match rustix::process::pidfd_open(process, PidfdFlags::empty()) {
+        Ok(descriptor) => {
+            let mut polled = [PollFd::new(&descriptor, PollFlags::IN)];
+            rustix::event::poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1)
+        }
+        // Linux before 5.3, and some sandboxes, have no such descriptors.
+        Err(_) => rustix::process::test_kill_process(process) == Err(Errno::SRCH),
     }
 }
 
@@ -174,7 +188,10 @@ impl std::fmt::Display for FileHolder {
         match self {
             Self::Process(process) => write!(out, "process {process}"),
             Self::ChildOf(process) => {
-                write!(out, "a process that process {process}, which has ended, has forked (fuser names it)")
+                write!(
+                    out,
+                    "a process that process {process}, which has ended, has forked (fuser names it), or one in another container"
+                )
             }
             Self::Unknown => out.write_str("another process"),
         }

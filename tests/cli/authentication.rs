@@ -174,8 +174,9 @@ fn listening_beyond_the_host_needs_a_key_file_or_a_word() {
     let refused = place.run(&["pub", "rdma://192.0.2.1/t"]);
     refused.assert_failure(2, &parts);
     assert!(!refused.error.contains("NodeBuilder"), "{refused:?}");
-    // A process that measures listens for the one that answers.
-    place.run(&["perf", "pull", "--connect", "rdma://192.0.2.1"]).assert_failure(2, &parts[1..]);
+    // A process that measures listens for further subscribers.
+    let several = ["perf", "pull", "--connect", "rdma://192.0.2.1", "--subscribers", "2"];
+    place.run(&several).assert_failure(2, &parts[1..]);
     let keys = key_file(&place, "keys", &[new_key(&place, &["desk"])]);
     let both = place.run(&["pub", "rdma://192.0.2.1/t", "--insecure", "--key-file", &keys]);
     assert_eq!(both.code, Some(2), "{both:?}");

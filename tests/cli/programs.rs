@@ -308,8 +308,7 @@ pub(crate) mod machine {
         wait_until("the node", || answers.line().contains(&node));
         for way in ["manager", "tcp"] {
             let options = ["--wait", "1s", "--cpus", "any", "--rdma-connect", way];
-            let pull =
-                place.run(&[&["perf", "pull", "--insecure", "--connect", &program], &options[..]].concat());
+            let pull = place.run(&[&["perf", "pull", "--connect", &program], &options[..]].concat());
             pull.assert_failure(3, &["not a node of this version"]);
             let send = ["perf", "ping-pong", "--mode", "send", "--connect", &node];
             place.run(&[&send, &options[..]].concat()).assert_failure(3, &["not a program of this version"]);

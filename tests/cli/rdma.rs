@@ -1,5 +1,6 @@
 //! The program over RDMA, on one host with a device: run by `tools/test` in a soft-RoCE machine.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -185,7 +186,7 @@ fn one_process_answers_over_rdma_what_another_measures() {
     wait_until("the address", || answering.line().contains(&address));
     for (mode, connect) in [("pull", "manager"), ("push", "tcp"), ("push", "tcp-unreliable")] {
         let measured = ["perf", mode, "--connect", &address, "--iterations", "2", "--json", "--cpus", "any"];
-        let ended = place.run(&[&measured[..], &["--insecure", "--rdma-connect", connect]].concat());
+        let ended = place.run(&[&measured[..], &["--rdma-connect", connect]].concat());
         let figures = parsed(ended.printed().trim_end());
         assert_eq!((&figures["fabric"], &figures["rejected"]), (&json!("verbs"), &json!(0)));
         assert_eq!((&figures["iterations"], &figures["connect"]), (&json!(2), &json!(address)));
@@ -194,18 +195,36 @@ fn one_process_answers_over_rdma_what_another_measures() {
     assert_eq!(answering.end().code, Some(0));
 }
 
+/// The ports of this host at which something listens over TCP.
+fn listening_ports() -> BTreeSet<u16> {
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("the table of sockets");
+    let port = |row: &str| {
+        let mut fields = row.split_whitespace().skip(1);
+        let (local, _, state) = (fields.next()?, fields.next(), fields.next()?);
+        // LISTEN.
+        let port = local.split_once(':').filter(|_| state == "0A")?.1;
+        Some(u16::from_str_radix(port, 16).expect("a hexadecimal number"))
+    };
+    table.lines().skip(1).filter_map(port).collect()
+}
+
 /// Only they have its key.
 #[test]
 #[ignore = "needs an RDMA device: tools/soft-roce run"]
 fn processes_of_a_measurement_over_rdma_admit_no_others() {
     let place = Place::new();
-    let measuring =
-        place.start(&["perf", "pull", "--fabric", "verbs", "--for", "600", "--json", "--cpus", "any"]);
-    wait_until("a refusal", || {
-        let told = place.run(&["list"]).error;
-        assert!(!told.contains("insecure"), "{told}");
-        told.contains("it admits only nodes that prove one of its keys")
+    let measured = ["perf", "pull", "--fabric", "verbs", "--for", "600", "--json", "--cpus", "any"];
+    let before = listening_ports();
+    let measuring = place.start(&[&measured[..], &["--rdma-connect", "tcp"]].concat());
+    let mut ports = BTreeSet::new();
+    wait_until("two nodes that listen", || {
+        ports = &listening_ports() - &before;
+        ports.len() >= 2
     });
+    for port in ports {
+        let refused = place.run(&["list", &rdma(port), "--rdma-connect", "tcp"]);
+        refused.assert_failure(4, &["it admits only nodes that prove one of its keys"]);
+    }
     measuring.signal(Signal::INT);
     measuring.end();
     let stream = ["perf", "stream", "--fabric", "verbs", "--subscribers", "2", "--iterations", "300"];

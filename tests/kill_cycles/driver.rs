@@ -90,7 +90,7 @@ pub(crate) struct Outcome {
     slowest: Duration,
     /// The longest time from the start of a process until it was ready.
     start: Duration,
-    /// The longest time after that in which the two that are never killed did not receive from each other what was published.
+    /// The longest time that the subscriber that is never killed took to receive what the publisher that is never killed had published.
     spared: Duration,
     counts: [u64; 2],
 }
@@ -182,18 +182,22 @@ impl<P: Publishers> Driver<P> {
     /// Kills the first publisher while everything runs, starts it again, and checks that all subscribers receive from it.
     pub(crate) fn kill_publisher(&mut self, way: Way) {
         self.publishers.kill(way);
+        let mut since = now();
+        self.check_spared();
         if way == Way::Killed && self.random.below(4) == 0 {
             let (begins_anew, after) = (self.random.below(2) == 0, self.moment(20_000));
             self.publishers.start_in_vain(begins_anew, after);
         }
-        let began = now();
         if way != Way::HostFreezes {
-            let begins_anew = self.random.below(2) == 0;
+            let (begins_anew, began) = (self.random.below(2) == 0, now());
             self.publishers.start(begins_anew);
             self.outcome.start = self.outcome.start.max(began.elapsed());
         }
+        if way == Way::Killed {
+            since = now();
+        }
         let all: Vec<usize> = (0..MANNERS.len()).collect();
-        self.recovered(&all, format!("publisher, {way:?}"));
+        self.recovered(&all, since, format!("publisher, {way:?}"));
     }
 
     /// The same with a subscriber, which this kills.
@@ -203,6 +207,8 @@ impl<P: Publishers> Driver<P> {
         let moment = self.moment(20_000);
         std::thread::park_timeout(moment);
         die(&mut self.subscribers[number]);
+        let mut since = now();
+        self.check_spared();
         if self.random.below(4) == 0 {
             let mut subscriber = self.subscriber(number);
             std::thread::park_timeout(self.moment(20_000));
@@ -213,19 +219,27 @@ impl<P: Publishers> Driver<P> {
         assert_eq!(self.subscribers[number].hear(), "ready");
         self.outcome.start = self.outcome.start.max(began.elapsed());
         let concerned = if way == Way::Killed { vec![number] } else { (0..MANNERS.len()).collect() };
-        self.recovered(&concerned, format!("{} subscriber, {way:?}", MANNERS[number]));
+        if way == Way::Killed {
+            since = now();
+        }
+        self.recovered(&concerned, since, format!("{} subscriber, {way:?}", MANNERS[number]));
     }
 
-    /// Checks that these receive from both publishers, and the one that is never killed from the other one that is never killed.
-    fn recovered(&mut self, subscribers: &[usize], what: String) {
-        let began = now();
+    /// Checks that these receive from both publishers, and the one that is never killed from the other one that is never killed, and
+    /// counts the time since this moment.
+    fn recovered(&mut self, subscribers: &[usize], since: Instant, what: String) {
         let mut longest = Duration::ZERO;
         for publisher in [0, 1] {
-            longest = longest.max(self.reach(subscribers, publisher, began));
+            longest = longest.max(self.reach(subscribers, publisher, since));
         }
+        self.check_spared();
+        self.outcome.recoveries.push((longest, what));
+    }
+
+    /// Measures how long what the publisher that is never killed has published by now takes to the subscriber that is never killed.
+    fn check_spared(&mut self) {
         let spared = self.reach(&[SPARED], 1, now());
         self.outcome.spared = self.outcome.spared.max(spared);
-        self.outcome.recoveries.push((longest, what));
     }
 
     fn count(&mut self, answer: &str) {

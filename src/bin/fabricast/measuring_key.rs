@@ -5,6 +5,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use fabricast::Keyring;
+use zeroize::Zeroizing;
 
 use super::failure::{Exit, Failure};
 
@@ -13,31 +14,31 @@ const VARIABLE: &str = "FABRICAST_MEASURING_KEY";
 
 /// A key that only the processes of one measurement have, if there is one: the line of a keyring.
 #[derive(Default)]
-pub(crate) struct MeasuringKey(OnceLock<String>);
+pub(crate) struct MeasuringKey(OnceLock<Zeroizing<String>>);
 
 impl MeasuringKey {
     /// Makes the key, unless there is one.
     pub(crate) fn make(&self) -> Result<(), Failure> {
         if self.0.get().is_none() {
-            let secret = Keyring::new_secret();
+            let secret = Keyring::new_secret().map(Zeroizing::new);
             let secret =
                 secret.map_err(|error| Failure::new(Exit::Local, format!("no random numbers: {error}")))?;
-            self.0.get_or_init(|| format!("measuring read,publish * {secret}"));
+            self.0.get_or_init(|| Zeroizing::new(format!("measuring read,publish * {}", *secret)));
         }
         Ok(())
     }
 
-    /// Takes over the key of the measurement for which this process was started.
+    /// Takes over the key of the measurement that started this process.
     pub(crate) fn inherit(&self) {
         if let Ok(line) = std::env::var(VARIABLE) {
-            self.0.get_or_init(|| line);
+            self.0.get_or_init(|| Zeroizing::new(line));
         }
     }
 
     /// Hands the key to a process of the measurement.
     pub(crate) fn share(&self, command: &mut Command) {
         if let Some(line) = self.0.get() {
-            command.env(VARIABLE, line);
+            command.env(VARIABLE, line.as_str());
         }
     }
 

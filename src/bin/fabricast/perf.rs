@@ -39,7 +39,9 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     if cfg!(feature = "verbs") {
         arguments.check_protection(setting)?;
     }
-    setting.measuring_key().inherit();
+    if arguments.is_started() {
+        setting.measuring_key().inherit();
+    }
     if let Some(warning) = unoptimized(cfg!(debug_assertions), io::stderr().is_terminal()) {
         Failure::new(Exit::Done, warning).note();
     }

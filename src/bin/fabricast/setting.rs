@@ -9,8 +9,8 @@ use std::time::Duration;
 use clap::{ArgAction, Args, ValueEnum};
 use fabricast::{
     Address, AddressError, AnySubscriber, Delivery, EventSink, Keyring, LogStart, Node, NodeBuilder,
-    NodeName, PeerLimits, Raw, RdmaConnect, SubscriberBuilder, SubscriberError, Target, default_runtime_dir,
-    limits,
+    NodeName, PeerLimits, Raw, RdmaConnect, Subscribed, SubscriberBuilder, SubscriberError, Target,
+    default_runtime_dir, limits,
 };
 use tracing_subscriber::EnvFilter;
 
@@ -335,6 +335,16 @@ impl Setting {
         self.open(builder)
     }
 
+    /// Prepares a subscriber of a measurement that has notices. Where only the measurement's own processes have its key, they trust each
+    /// other: values then come with notices, as between nodes without keys.
+    pub(crate) fn notified<'a, S: Subscribed, P>(
+        &self,
+        builder: SubscriberBuilder<'a, S, P>,
+    ) -> SubscriberBuilder<'a, S, P> {
+        let builder = builder.notices();
+        if self.is_unprotected() { builder.trust_fellow_subscribers() } else { builder }
+    }
+
     /// Returns the key that the processes of this measurement share.
     pub(crate) fn measuring_key(&self) -> &MeasuringKey {
         &self.measuring_key
@@ -345,13 +355,9 @@ impl Setting {
         self.key_file.is_none() && !self.insecure
     }
 
-    /// The arguments that a command at this address needs, too.
-    pub(crate) fn protection(&self, address: &Address) -> &'static str {
-        match (&self.key_file, self.insecure && !address.is_local()) {
-            (Some(_), _) => " --key-file FILE",
-            (None, true) => " --insecure",
-            (None, false) => "",
-        }
+    /// The arguments that a command needs, too, that connects to a node with these.
+    pub(crate) fn protection(&self) -> &'static str {
+        if self.key_file.is_some() { " --key-file FILE" } else { "" }
     }
 
     /// Opens a node to read from this address. Creates no runtime directory: a missing one means that no node is running.

@@ -207,28 +207,37 @@ impl RuntimeDirectory {
         sweep(directory);
         let name = format!("{node}{ENTRY_SUFFIX}");
         check_file_limit(ENTRY_LEN as u64).map_err(self.refused("write", &name))?;
+        match self.claim_file(directory, node, &name) {
+            // The process that took it may have ended during the last attempt.
+            Err(FabricError::NameHeld { .. }) => self.claim_file(directory, node, &name),
+            outcome => outcome,
+        }
+    }
+
+    /// Claims a node's name by the file of this name.
+    fn claim_file(&self, directory: &OwnedFd, node: &NodeName, name: &str) -> Result<Claim, FabricError> {
         let deadline_ns = SystemClock.monotonic_ns().saturating_add(saturate(LOCK_TIMEOUT));
         let mut attempts = 0;
         while attempts < LOCK_ATTEMPTS {
-            let entry = open_entry(directory, &name, OFlags::RDWR | OFlags::CREATE)
+            let entry = open_entry(directory, name, OFlags::RDWR | OFlags::CREATE)
                 .and_then(|entry| entry.ok_or_else(|| io::Error::other("not a regular file: remove it")))
-                .map_err(self.refused("open", &name))?;
+                .map_err(self.refused("open", name))?;
             if let Err(errno) = rustix::fs::flock(&entry, FlockOperation::NonBlockingLockExclusive) {
                 if !matches!(errno, Errno::WOULDBLOCK | Errno::INTR) {
-                    return Err(self.refused("lock", &name)(errno));
+                    return Err(self.refused("lock", name)(errno));
                 }
                 if rustix::fs::flock(&entry, FlockOperation::NonBlockingLockShared).is_err() {
                     attempts += 1;
                 } else if SystemClock.monotonic_ns() >= deadline_ns {
                     // No process owns the name: its owner's lock would have excluded this one.
-                    let path = self.path.join(&name).display().to_string();
+                    let path = self.path.join(name).display().to_string();
                     return Err(FabricError::NameLocked { node: node.clone(), path });
                 }
                 drop(entry);
                 SystemClock.pause(LOCK_PAUSE);
                 continue;
             }
-            if is_named(directory, &entry, &name) {
+            if is_named(directory, &entry, name) {
                 self.announce(directory, node, &entry)?;
                 return Ok(Claim {
                     node: node.clone(),
@@ -245,7 +254,7 @@ impl RuntimeDirectory {
         let process = self.entry(node).ok().flatten().map_or(0, |entry| entry.process);
         let node = node.clone();
         if matches!(FileHolder::of(process.into()), FileHolder::ChildOf(_)) {
-            let path = self.path.join(&name).display().to_string();
+            let path = self.path.join(name).display().to_string();
             return Err(FabricError::NameHeld { node, process, path });
         }
         Err(FabricError::NameInUse { node, process })

@@ -29,11 +29,11 @@ Examples:
   fabricast perf wake --sleep-in wait-set --rate 200         ... in a WaitSet, 200 values a second
   fabricast perf pull --fabric verbs --size 64,65536         over the RDMA device of this host
   fabricast perf pull --serve --insecure --rdma rdma://10.0.0.2     answers on one host ...
-  fabricast perf pull --connect rdma://10.0.0.2 --insecure   ... and measures from another
+  fabricast perf pull --connect rdma://10.0.0.2              ... and measures from another
   fabricast perf ping-pong --mode send --inline 64           messages over one queue pair
   fabricast perf blast --mode write --size 64k --chain 32    WRITEs at full speed
   fabricast perf stream --serve --insecure --rdma rdma://10.0.0.2   receives on one host ...
-  fabricast perf stream --connect rdma://10.0.0.2 --insecure ... what another publishes
+  fabricast perf stream --connect rdma://10.0.0.2            ... what another publishes
 
 The floor sends the same bytes between the same two processes through a bare seqlock in shared
 memory, or a bare ring for stream, of whose records only a number is compared. The line
@@ -366,15 +366,31 @@ impl Arguments {
         self.program.check(self.mode == Mode::Blast, self.serve)
     }
 
-    /// Refuses to listen beyond this host for a process at an address there, unless there are keys, or shall be none.
+    /// Refuses to listen beyond this host for subscribers besides the process at an address there, unless there are keys, or shall be
+    /// none.
     pub(super) fn check_protection(&self, setting: &Setting) -> Result<(), Failure> {
-        let beyond = self.connect.as_ref().filter(|address| !address.is_local());
-        match beyond.filter(|_| !self.mode.is_program() && setting.is_unprotected()) {
-            Some(address) => Err(Failure::usage(format_args!(
-                "a process that measures against {address} listens for it, and admits anyone on that network: pass --key-file FILE, \
-                 with a key of `fabricast key`, or --insecure if that is meant"
-            ))),
-            None => Ok(()),
+        let beyond = self.connect.is_some() && self.listening().is_some();
+        if !beyond || self.mode.is_program() || !setting.is_unprotected() {
+            return Ok(());
+        }
+        Err(Failure::usage(
+            "a process that measures with --connect and --subscribers over RDMA listens for the subscribers, and admits anyone on that \
+             network: pass --key-file FILE, with a key of `fabricast key --rights read,publish`, or --insecure if that is meant",
+        ))
+    }
+
+    /// Whether a measuring process has started this one.
+    pub(super) fn is_started(&self) -> bool {
+        self.floor_len.is_some() || self.follow.is_some() || self.stream.drain.is_some()
+    }
+
+    /// Where the measuring process listens over RDMA: for the processes that it starts, if there are any. It dials the one of
+    /// `--connect`.
+    pub(super) fn listening(&self) -> Option<Address> {
+        match &self.connect {
+            Some(address) if self.subscribers > 1 => FabricName::of(address).rdma(),
+            Some(_) => None,
+            None => self.fabric().rdma(),
         }
     }
 

@@ -90,7 +90,7 @@ pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Tr
     let (interrupt, node) = answering(arguments, setting)?;
     let listener = |mode: Mode| {
         let listener = node.state_listener::<Raw>(mode.name());
-        let listener = if mode == Mode::Notify { listener.notices() } else { listener };
+        let listener = if mode == Mode::Notify { setting.notified(listener) } else { listener };
         listener.delivery(mode.delivery()).region_len_max(usize::MAX).open().map(|it| (mode, it))
     };
     let listeners = [listener(Mode::Pull)?, listener(Mode::Push)?, listener(Mode::Notify)?];
@@ -128,7 +128,7 @@ pub(super) fn answering(arguments: &Arguments, setting: &Setting) -> Result<(Int
 /// Prints how to measure against this process.
 pub(super) fn tell_addresses(node: &Node, arguments: &Arguments, setting: &Setting) -> Result<(), Trouble> {
     for address in node.addresses() {
-        let command = arguments.measuring_command(address, setting.protection(address));
+        let command = arguments.measuring_command(address, setting.protection());
         writeln!(std::io::stdout(), "answering at {address}: measure with `{command}`")?;
     }
     Ok(std::io::stdout().flush()?)

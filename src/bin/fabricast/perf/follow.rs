@@ -1,10 +1,10 @@
 use fabricast::measure::Control;
-use fabricast::{Address, Raw, ReceiveError, StatePublisher};
+use fabricast::{Address, Node, Raw, ReceiveError, StatePublisher};
 
 use super::super::failure::{Exit, Failure};
 use super::super::interrupt::Interrupt;
 use super::super::setting::{ATTACH_TIMEOUT, Setting};
-use super::arguments::{Arguments, Mode};
+use super::arguments::{Arguments, FabricName, Mode};
 use super::echo::{Manner, Received};
 use super::line::Seen;
 use super::measurement::Measurement;
@@ -27,7 +27,7 @@ pub(super) fn follow(arguments: &Arguments, setting: &Setting, measuring: &Addre
     let topic = if mode == Mode::Wake { woken::topic((delivery, sleep_in)) } else { mode.name().to_owned() };
     let (target, node) = (format!("{measuring}/{topic}"), setting.node(None)?);
     let builder = node.state_subscriber::<Raw>(&target).delivery(delivery);
-    let builder = if mode.has_notices() { builder.notices() } else { builder };
+    let builder = if mode.has_notices() { setting.notified(builder) } else { builder };
     let mut subscriber = builder.timeout(ATTACH_TIMEOUT).open().map_err(Failure::from)?;
     let len = arguments.size.first().map_or(0, |size| *size as usize);
     let stopped = || Phase::of(control.phase()) == Phase::Stop || interrupt.came();
@@ -70,19 +70,19 @@ fn watch(
 }
 
 impl Followers {
-    /// Starts as many as the arguments say, to subscribe to this publisher at this address, and waits until they and the answering
-    /// process have subscribed.
+    /// Starts as many as the arguments say, to subscribe to this publisher of a node over a fabric, and waits until they and the
+    /// answering process have subscribed.
     pub(super) fn start(
         measurement: &Measurement<'_>,
         size: u32,
-        measuring: &Address,
+        (node, fabric): (&Node, FabricName),
         publisher: &StatePublisher<Raw>,
     ) -> Result<Self, Trouble> {
         let Measurement { arguments, setting, cpus, .. } = measurement;
         let control = Control::create(0)?;
         let start_one = || {
             let mut command = command(setting, arguments.mode)?;
-            command.args(["--size", &size.to_string(), "--follow", &measuring.to_string()]);
+            command.args(["--size", &size.to_string(), "--follow", &fabric.address(node)?.to_string()]);
             if arguments.mode == Mode::Wake {
                 let sleep_in = arguments.wake.sleep_in().name();
                 command.args(["--delivery", &arguments.delivery().to_string(), "--sleep-in", sleep_in]);

@@ -65,9 +65,9 @@ impl Pings<'_> {
     /// Measures one size against a running process.
     fn connected(&self, size: u32, address: &Address) -> Result<Line, Trouble> {
         let fabric = FabricName::of(address);
-        let published = self.publish(size, &name_beside(address, "ping"), fabric)?;
+        let published = self.publish(size, &name_beside(address, "ping"), self.0.arguments.listening())?;
         let mut ping = self.subscribe(size, address, published, None)?;
-        let followers = Followers::start(&self.0, size, &fabric.address(&ping.node)?, &ping.publisher)?;
+        let followers = Followers::start(&self.0, size, (&ping.node, fabric), &ping.publisher)?;
         ping.warm_up()?;
         let mut durations = Durations::new();
         let Arguments { iterations, seconds, .. } = *self.0.arguments;
@@ -79,7 +79,7 @@ impl Pings<'_> {
 
     /// Measures one size against a process started here.
     fn started(&self, size: u32, name: &str) -> Result<Vec<Line>, Trouble> {
-        let published = self.publish(size, &format!("{name}.ping"), self.0.arguments.fabric())?;
+        let published = self.publish(size, &format!("{name}.ping"), self.0.arguments.listening())?;
         let mut answering = self.start(size, name)?;
         match self.alternate(size, published, &mut answering) {
             Ok((mut lines, seen)) => {
@@ -102,8 +102,8 @@ impl Pings<'_> {
         let address = answering.process.line()?.parse()?;
         let mut ping = self.subscribe(size, &address, published, Some(&mut answering.process))?;
         answering.probe.begin(answering.floor.control(), (&mut answering.process, answering.interrupt))?;
-        let measuring = self.0.arguments.fabric().address(&ping.node)?;
-        let followers = Followers::start(&self.0, size, &measuring, &ping.publisher)?;
+        let measuring = (&ping.node, self.0.arguments.fabric());
+        let followers = Followers::start(&self.0, size, measuring, &ping.publisher)?;
         let (mut floor, mut delivery) = (Durations::new(), Durations::new());
         let Arguments { iterations, seconds, .. } = *self.0.arguments;
         let turns = iterations.map_or(TURNS, |iterations| iterations.min(TURNS));
@@ -162,9 +162,9 @@ impl Pings<'_> {
         &self,
         size: u32,
         name: &str,
-        fabric: FabricName,
+        rdma: Option<Address>,
     ) -> Result<(Node, StatePublisher<Raw>), Trouble> {
-        let node = self.0.setting.measuring_node(name, fabric.rdma().as_ref())?;
+        let node = self.0.setting.measuring_node(name, rdma.as_ref())?;
         let publisher =
             node.state_publisher::<Raw>(self.0.arguments.mode.name()).slots(self.0.arguments.slots());
         let publisher = publisher.payload_len_max(size as usize).open().map_err(Failure::from)?;
@@ -186,7 +186,7 @@ impl Pings<'_> {
             || node.dial_subscriber(mode.name(), address, ATTEMPT),
             || {
                 let builder = node.state_subscriber::<Raw>(&target).delivery(mode.delivery());
-                let builder = if mode == Mode::Notify { builder.notices() } else { builder };
+                let builder = if mode == Mode::Notify { self.0.setting.notified(builder) } else { builder };
                 builder.region_len_max(usize::MAX).timeout(ATTEMPT).open()
             },
             || process.as_mut().map_or(Ok(()), |process| process.check()),

@@ -123,7 +123,7 @@ impl Streams<'_> {
     fn connected(&self, shape: StreamSizes, address: &Address) -> Result<Line, Trouble> {
         let name = name_beside(address, "stream");
         let (fabric, delivery) = (FabricName::of(address), self.0.arguments.delivery());
-        let node = self.0.setting.measuring_node(&name, fabric.rdma().as_ref())?;
+        let node = self.0.setting.measuring_node(&name, self.0.arguments.listening().as_ref())?;
         let mut records = self.publish(shape, &node, remote::topic(delivery))?;
         let mut remote = Remote::dial(&self.0, (&node, &records.publisher), address)?;
         let Arguments { iterations, seconds, .. } = *self.0.arguments;
@@ -135,7 +135,7 @@ impl Streams<'_> {
     /// Measures one size with processes started here. Returns the lines, the delivery's last.
     fn started(&self, shape: StreamSizes, name: &str) -> Result<Vec<Line>, Trouble> {
         let fabric = self.0.arguments.fabric();
-        let node = self.0.setting.measuring_node(name, fabric.rdma().as_ref())?;
+        let node = self.0.setting.measuring_node(name, self.0.arguments.listening().as_ref())?;
         let mut stream = self.start(shape, &node, &fabric.address(&node)?)?;
         let (rates, placement) = match stream.alternate() {
             Ok(turns) => turns,

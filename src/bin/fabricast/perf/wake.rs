@@ -113,10 +113,9 @@ impl Wakes<'_> {
     /// Measures one size against a running process.
     fn connected(&self, size: u32, address: &Address) -> Result<Line, Trouble> {
         let fabric = FabricName::of(address);
-        let published = self.publish(size, &name_beside(address, "wake"), fabric)?;
+        let published = self.publish(size, &name_beside(address, "wake"), self.0.arguments.listening())?;
         let mut waking = self.subscribe(size, address, published, None)?;
-        let measuring = fabric.address(&waking.node)?;
-        let followers = Followers::start(&self.0, size, &measuring, &waking.publisher)?;
+        let followers = Followers::start(&self.0, size, (&waking.node, fabric), &waking.publisher)?;
         let Arguments { iterations, seconds, .. } = *self.0.arguments;
         let mut measured = Measured::new();
         measured.repeat((iterations, seconds), || self.0.interrupt.came(), || waking.wake(None))?;
@@ -129,7 +128,7 @@ impl Wakes<'_> {
 
     /// Measures one size with a process started here.
     fn started(&self, size: u32, name: &str) -> Result<Vec<Line>, Trouble> {
-        let published = self.publish(size, &format!("{name}.wake"), self.0.arguments.fabric())?;
+        let published = self.publish(size, &format!("{name}.wake"), self.0.arguments.listening())?;
         let mut subscribing = self.start(size, name)?;
         match self.alternate(size, published, &mut subscribing) {
             Ok((mut lines, seen)) => {
@@ -153,8 +152,8 @@ impl Wakes<'_> {
         let address = subscribing.process.line()?.parse()?;
         let mut waking = self.subscribe(size, &address, published, Some(&mut subscribing.process))?;
         subscribing.probe.begin(subscribing.floor.control(), (&mut subscribing.process, interrupt))?;
-        let measuring = arguments.fabric().address(&waking.node)?;
-        let followers = Followers::start(&self.0, size, &measuring, &waking.publisher)?;
+        let measuring = (&waking.node, arguments.fabric());
+        let followers = Followers::start(&self.0, size, measuring, &waking.publisher)?;
         let (mut floor, mut delivery) = (Measured::new(), Measured::new());
         let turns = arguments.iterations.map_or(TURNS, |iterations| iterations.min(TURNS));
         for turn in 0..turns {
@@ -203,9 +202,9 @@ impl Wakes<'_> {
         &self,
         size: u32,
         name: &str,
-        fabric: FabricName,
+        rdma: Option<Address>,
     ) -> Result<(Node, StatePublisher<Raw>), Trouble> {
-        let node = self.0.setting.measuring_node(name, fabric.rdma().as_ref())?;
+        let node = self.0.setting.measuring_node(name, rdma.as_ref())?;
         let publisher =
             node.state_publisher::<Raw>(topic(self.manner()).as_str()).slots(self.0.arguments.slots());
         let publisher = publisher.payload_len_max(size as usize).open().map_err(Failure::from)?;
@@ -226,7 +225,10 @@ impl Wakes<'_> {
         let answers = self.0.meet(
             || publisher.pull_subscribers() + publisher.push_subscribers(),
             || node.dial_subscriber(topic.as_str(), address, ATTEMPT),
-            || node.state_subscriber(&target).delivery(delivery).notices().timeout(ATTEMPT).open(),
+            || {
+                let builder = self.0.setting.notified(node.state_subscriber(&target));
+                builder.delivery(delivery).timeout(ATTEMPT).open()
+            },
             || process.as_mut().map_or(Ok(()), |process| process.check()),
         )?;
         let value = vec![0x5555_5555_5555_5555; len.div_ceil(size_of::<u64>())];

@@ -76,8 +76,8 @@ pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Tr
     let manners =
         [Delivery::Pull, Delivery::Push].map(|delivery| SleepIn::ALL.map(|sleep_in| (delivery, sleep_in)));
     let open = |manner: &Manner| {
-        let listener = node.state_listener::<Raw>(topic(*manner).as_str()).notices().delivery(manner.0);
-        listener.region_len_max(usize::MAX).open().map(|listener| (*manner, listener))
+        let listener = setting.notified(node.state_listener::<Raw>(topic(*manner).as_str()));
+        listener.delivery(manner.0).region_len_max(usize::MAX).open().map(|listener| (*manner, listener))
     };
     let listeners = manners.as_flattened().iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let Some(mut floor) = floor else {

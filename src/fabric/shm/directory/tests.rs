@@ -1,6 +1,7 @@
 //! The runtime directory.
 
 use rustix::fs::FileType;
+use rustix::process::{Pid, WaitId, WaitIdOptions};
 
 use super::*;
 use crate::testkit::skip::skip;
@@ -29,13 +30,19 @@ fn a_name_is_taken_once_and_free_after() {
     directory.claim(&node("a")).unwrap();
 }
 
-/// It has the descriptors of the one that took the name.
+/// It has the descriptors of the one that took the name, for whose end its parent need not have waited.
 #[test]
 fn name_that_a_forked_process_keeps_is_told() {
-    let (holder, directory) = directory();
     let mut ended = std::process::Command::new("true").spawn().unwrap();
-    let process = ended.id();
+    let id = WaitId::Pid(Pid::from_child(&ended));
+    rustix::process::waitid(id, WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
+    check_kept_name(ended.id());
     ended.wait().unwrap();
+    check_kept_name(ended.id());
+}
+
+fn check_kept_name(process: u32) {
+    let (holder, directory) = directory();
     let path = holder.path().join("run/a.node");
     std::fs::write(&path, NameEntry { node: node("a"), process, started_ns: 1 }.emit()).unwrap();
     let inherited = File::open(&path).unwrap();

@@ -5,7 +5,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::slice;
-use std::sync::Once;
+use std::sync::OnceLock;
 
 use rdma_sys::ibv_context;
 use rustix::fs::{Mode, OFlags};
@@ -46,18 +46,21 @@ impl DeviceList {
     }
 }
 
+/// What `ibv_fork_init` has returned, once it was called.
+static FORKS: OnceLock<i32> = OnceLock::new();
+
 /// Has the queues of devices stay with this process when it forks. Before kernel 5.12 the first write after a fork moved a page of a queue
 /// away from the device, unless the verbs library keeps such pages from the child (ibv_fork_init(3)); later kernels need nothing. Regions
 /// are shared mappings, which a fork leaves where they are.
 fn allow_forks() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
+    FORKS.get_or_init(|| {
         // SAFETY: the function has no arguments, and refuses what it cannot do any more.
         let returned = unsafe { rdma_sys::ibv_fork_init() };
         if returned != 0 {
             let errno = Errno::from_raw_os_error(returned);
             tracing::debug!(target: "fabricast", %errno, "RDMA queues may not survive a fork: memory was registered before");
         }
+        returned
     });
 }
 
@@ -115,11 +118,12 @@ pub(super) unsafe fn leave(context: NonNull<ibv_context>) {
 mod tests {
     use super::*;
 
-    /// Nothing of this process was registered before, or kernels need nothing.
+    /// Later kernels need nothing, and the library says so whether it was asked or not.
     #[test]
     #[ignore = "needs an RDMA device"]
-    fn queues_survive_a_fork() {
+    fn queues_are_kept_from_forked_processes_where_kernels_need_it() {
         let _devices = DeviceList::take().unwrap();
+        assert_eq!(FORKS.get(), Some(&0));
         // SAFETY: the function has no arguments, and reads what the library knows.
         let status = unsafe { rdma_sys::ibv_is_fork_initialized() };
         assert_ne!(status, rdma_sys::IBV_FORK_DISABLED);

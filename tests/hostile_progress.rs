@@ -6,6 +6,7 @@ use std::time::Duration;
 use fabricast::{Gating, LogPublisher, Node};
 use rustix::fs::SealFlags;
 
+use self::support::random::{Random, amount, each_seed};
 use self::support::raw::{self, Body, RawPeer};
 
 #[cfg(test)]
@@ -18,6 +19,7 @@ const UNEXPECTED: u16 = 34;
 
 const PAGE: u64 = 4096;
 const BLOCK: u32 = 1;
+const DISCONNECT: u32 = 2;
 
 fn publisher(node: &Node, topic: &str, gating: Option<Gating>) -> LogPublisher<u64> {
     let builder = node.log_publisher(topic).capacity(4096);
@@ -27,8 +29,12 @@ fn publisher(node: &Node, topic: &str, gating: Option<Gating>) -> LogPublisher<u
 
 /// A request for a log by pull that reports its progress and has the publisher wait.
 fn attach(attachment: u32, topic: &str) -> Vec<u8> {
+    attach_with(attachment, topic, BLOCK)
+}
+
+fn attach_with(attachment: u32, topic: &str, policy: u32) -> Vec<u8> {
     let body = Body::default().word(attachment).bytes(topic.as_bytes()).word(0).byte(0);
-    body.long(0).long(0).long(0).byte(1).word(BLOCK).message(raw::ATTACH)
+    body.long(0).long(0).long(0).byte(1).word(policy).message(raw::ATTACH)
 }
 
 /// Publishes more than a ring.
@@ -84,6 +90,36 @@ fn progress_beyond_the_newest_record_is_not_believed() {
     let listed = node.subscribers("shm:victim/t").expect("an answer");
     let progress = listed.subscribers[0].progress.as_ref().expect("it reports its progress");
     assert_eq!((progress.last, progress.lag), (publisher.newest(), 0));
+}
+
+/// Whether it has released records that were never published, or fewer than it has received, or none.
+#[test]
+fn words_of_any_value_in_a_progress_slot_hold_nobody_up() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node =
+        Node::builder().name("victim").expect("a name").runtime_dir(dir.path()).open().expect("a node");
+    let mut publisher = publisher(&node, "t", Some(Gating::new()));
+    publish(&mut publisher);
+    let sealed = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
+    each_seed(amount(50, 2_000), |seed| {
+        let mut random = Random::new(seed);
+        let peer = RawPeer::greeted(dir.path(), "victim");
+        for attachment in 1..=8 {
+            let newest = publisher.newest().get();
+            let special = [0, 1, newest - 1, newest, newest + 1, 1 << 63, u64::MAX, random.next()];
+            let words = (0..PAGE / 8).map(|_| special[random.index(special.len())]);
+            let page: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+            let slot = raw::filled_file(&page, sealed);
+            peer.send_with(&attach_with(attachment, "t", DISCONNECT), &[slot.as_fd()]);
+            assert_eq!(peer.receive().expect("an answer").kind, raw::GRANTED);
+        }
+        let listed = node.subscribers("shm:victim/t").expect("an answer");
+        let newest = publisher.newest();
+        for progress in listed.subscribers.iter().filter_map(|subscriber| subscriber.progress.as_ref()) {
+            assert!(progress.last <= newest && progress.lag <= newest.get(), "{progress:?}");
+        }
+        publish(&mut publisher);
+    });
 }
 
 #[test]

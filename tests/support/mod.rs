@@ -13,6 +13,8 @@ pub(crate) mod follower;
 pub(crate) mod long;
 pub(crate) mod pattern;
 pub(crate) mod peer;
+#[path = "../../src/testkit/random.rs"]
+pub(crate) mod random;
 pub(crate) mod raw;
 pub(crate) mod rdma;
 pub(crate) mod role;

@@ -2,18 +2,20 @@
 //! and datagrams that are late, lost, repeated, overtaken, torn, wrong or fail, connections that break, nodes that freeze, and either
 //! process that dies after any step and starts again. In half of the runs the nodes have keys, and prove them in each session.
 //!
-//! What is received was published, bit for bit and in order; each record is received or reported lost, once; and when the faults are
-//! over, everything arrives within a bounded time.
+//! What is received was published, bit for bit and in order; each record is received or reported lost, once; an entry of a table was
+//! committed, and is newer than the one before it, unless damage was reported; and when the faults are over, everything arrives within a
+//! bounded time.
 
 use std::any::Any;
+use std::collections::BTreeMap;
 
 use super::*;
 use crate::chain::ErrorChain;
 use crate::fabric::FabricError;
 use crate::id::Epoch;
 use crate::keyring::tests::secret;
-use crate::publisher::LogPublisher;
-use crate::subscriber::{LogSubscriber, Persistent};
+use crate::publisher::{LogPublisher, TablePublisher};
+use crate::subscriber::{LogSubscriber, Persistent, TableSubscriber};
 use crate::testkit::fabric::DatagramFaults;
 use crate::testkit::fault::{FaultyFabric, Running, Script};
 
@@ -24,8 +26,18 @@ const STEPS: u64 = 300;
 const FAULTS_MAX: usize = 12;
 /// The operations of each kind that may have one.
 const OPERATIONS: u64 = 400;
+/// Keys of the table.
+const KEYS: u64 = 8;
 /// How soon after the last fault everything has arrived, ns.
 const BACK_WITHIN_NS: u64 = 5_000_000_000;
+
+/// For each key the commit that put it.
+type Table = BTreeMap<u64, u64>;
+
+/// The value of a key that this commit put.
+fn entry(key: u64, commit: u64) -> Value {
+    value(commit * 100 + key)
+}
 
 /// Both processes, and what each has done.
 struct Nodes {
@@ -36,6 +48,8 @@ struct Nodes {
     subscribing: Option<Subscribing>,
     /// The newest values of the state and the log that were published.
     newest: [u64; 2],
+    /// The table after each commit.
+    commits: Vec<Table>,
     /// The last record that was received or reported lost.
     told: u64,
     /// What dead processes held. They do not run any more to drop it.
@@ -50,6 +64,7 @@ struct Publishing {
     _node: Node,
     state: StatePublisher<Value>,
     log: LogPublisher<Value>,
+    table: TablePublisher<u64, Value>,
 }
 
 struct Subscribing {
@@ -57,15 +72,21 @@ struct Subscribing {
     _node: Node,
     state: Persistent<StateSubscriber<Value>>,
     log: Persistent<LogSubscriber<Value>>,
+    table: Persistent<TableSubscriber<u64, Value>>,
     /// The last value of the state.
     last: u64,
+    /// What was received of the table; for each key the last commit of which its value was; and whether damage was reported, after which
+    /// values may come again.
+    entries: Table,
+    seen: Table,
+    is_unsure: bool,
 }
 
 impl Nodes {
     fn new(seed: u64, reach: Reach, delivery: Delivery) -> Self {
         let (world, mut random) = (World::new(seed, reach), Random::new(seed));
         if random.once_in(2) {
-            let line = format!("both read state,log {}", secret(1));
+            let line = format!("both read state,log,table {}", secret(1));
             *world.keyring.lock() = Some(Keyring::from_text(&line).unwrap());
         }
         let mut nodes = Self {
@@ -75,6 +96,7 @@ impl Nodes {
             publishing: None,
             subscribing: None,
             newest: [0; 2],
+            commits: vec![Table::new()],
             told: 0,
             dead: Vec::new(),
             scripts: Vec::new(),
@@ -104,7 +126,21 @@ impl Nodes {
         let epoch = Epoch::new(7).unwrap();
         let state = node.state_publisher("state").payload_len_max(160).slots(4).epoch(epoch).after(state);
         let log = node.log_publisher("log").payload_len_max(160).capacity(4096).epoch(epoch).after(log);
-        Publishing { state: state.open().unwrap(), log: log.open().unwrap(), _node: node }
+        let commit = self.commits.len() as u64 - 1;
+        let table = node.table_publisher("table").payload_len_max(160).capacity(16).epoch(epoch);
+        let mut table: TablePublisher<u64, Value> = table.after(Sequence::new(commit)).open().unwrap();
+        // The new repository is empty.
+        let held: Vec<u64> = self.table().keys().copied().collect();
+        if !held.is_empty() {
+            held.iter().for_each(|key| table.stage(key, &entry(*key, commit + 1)).unwrap());
+            table.commit();
+            self.commits.push(held.into_iter().map(|key| (key, commit + 1)).collect());
+        }
+        Publishing { state: state.open().unwrap(), log: log.open().unwrap(), table, _node: node }
+    }
+
+    fn table(&self) -> &Table {
+        self.commits.last().unwrap()
     }
 
     /// A subscriber that continues after the last record. `None` if opening it failed, by a fault.
@@ -113,12 +149,16 @@ impl Nodes {
         let next = Sequence::new(self.told + 1);
         let state = node.state_subscriber("shm:publishing/state").delivery(self.delivery);
         let log = node.log_subscriber("shm:publishing/log").at(next).delivery(self.delivery);
-        let (state, log) = match self.random.below(2) {
-            0 => (state.notices().persistent(), log.notices().persistent()),
-            _ => (state.persistent(), log.persistent()),
+        let table = node.table_subscriber("shm:publishing/table").delivery(self.delivery);
+        let (state, log, table) = match self.random.below(2) {
+            0 => (state.notices().persistent(), log.notices().persistent(), table.notices().persistent()),
+            _ => (state.persistent(), log.persistent(), table.persistent()),
         };
-        match (state.open(), log.open()) {
-            (Ok(state), Ok(log)) => Some(Subscribing { state, log, _node: node, last: 0 }),
+        match (state.open(), log.open(), table.open()) {
+            (Ok(state), Ok(log), Ok(table)) => {
+                let (entries, seen) = (Table::new(), Table::new());
+                Some(Subscribing { state, log, table, _node: node, last: 0, entries, seen, is_unsure: false })
+            }
             opened => {
                 self.world.kill(SUBSCRIBING);
                 self.dead.push(Box::new((opened, node)));
@@ -176,16 +216,30 @@ impl Nodes {
     }
 
     fn publish(&mut self) {
-        let Some(Publishing { state, log, .. }) = &mut self.publishing else { return };
+        let Some(Publishing { state, log, table, .. }) = &mut self.publishing else { return };
         for _ in 0..=self.random.below(4) {
             let [of_state, of_log] = &mut self.newest;
             (*of_state, *of_log) = (*of_state + 1, *of_log + 1);
             assert_eq!(state.publish(&value(*of_state)).unwrap().get(), *of_state);
             assert_eq!(log.publish(&value(*of_log)).unwrap().get(), *of_log);
+            let (mut next, commit) = (self.commits.last().unwrap().clone(), self.commits.len() as u64);
+            for _ in 0..=self.random.below(3) {
+                let key = self.random.below(KEYS);
+                if self.random.once_in(4) {
+                    assert_eq!(table.stage_removal(&key).unwrap(), next.remove(&key).is_some());
+                } else {
+                    table.stage(&key, &entry(key, commit)).unwrap();
+                    next.insert(key, commit);
+                }
+            }
+            if table.commit().get() == commit {
+                self.commits.push(next);
+            }
         }
     }
 
     fn receive(&mut self) {
+        self.receive_entries();
         let [newest_state, newest_log] = self.newest;
         let Some(Subscribing { state, log, last, .. }) = &mut self.subscribing else { return };
         match state.try_receive() {
@@ -234,6 +288,34 @@ impl Nodes {
         }
     }
 
+    fn receive_entries(&mut self) {
+        let Some(Subscribing { table, entries, seen, is_unsure, .. }) = &mut self.subscribing else { return };
+        for _ in 0..8 {
+            match table.try_change() {
+                Ok(None) => return,
+                Ok(Some(change)) => {
+                    let (key, commit) = (change.key, change.meta.sequence.get());
+                    let Some(found) = change.value else {
+                        assert!(entries.remove(&key).is_some(), "{key} was not received");
+                        continue;
+                    };
+                    assert_eq!(found, entry(key, commit));
+                    let committed = self.commits.get(usize::try_from(commit).unwrap());
+                    assert_eq!(committed.and_then(|table| table.get(&key)), Some(&commit), "{key}");
+                    let before = seen.insert(key, commit);
+                    assert!(*is_unsure || before < Some(commit), "{key}: {commit} after {before:?}");
+                    entries.insert(key, commit);
+                }
+                Err(error) => {
+                    let has_lost = is_loss(&error);
+                    *is_unsure |= has_lost;
+                    self.losses += u64::from(has_lost);
+                    return;
+                }
+            }
+        }
+    }
+
     /// No faults any more: everything arrives.
     fn settle(&mut self) {
         self.scripts.iter().for_each(|script| script.end());
@@ -256,11 +338,18 @@ impl Nodes {
             self.world.turn();
             self.receive();
             let last = self.subscribing.as_ref().map(|subscribing| subscribing.last);
-            if (last, self.told) == (Some(self.newest[0]), self.newest[1]) {
+            let entries = self.subscribing.as_ref().map(|subscribing| &subscribing.entries);
+            if (last, self.told, entries) == (Some(self.newest[0]), self.newest[1], Some(self.table())) {
                 return;
             }
             let elapsed_ns = self.world.network.clock().monotonic_ns() - began_ns;
-            assert!(elapsed_ns < BACK_WITHIN_NS, "{last:?} and {} of {:?}", self.told, self.newest);
+            assert!(
+                elapsed_ns < BACK_WITHIN_NS,
+                "{last:?} and {} of {:?}, {entries:?} of {:?}",
+                self.told,
+                self.newest,
+                self.table()
+            );
         }
     }
 }

@@ -24,6 +24,8 @@ const SUBSCRIBING: &str = "subscribing";
 /// Steps of a run, and how many faults of operations it has at most.
 const STEPS: u64 = 300;
 const FAULTS_MAX: usize = 12;
+/// Has no factor in common with the number of steps.
+const STRIDE: u64 = 61;
 /// The operations of each kind that may have one.
 const OPERATIONS: u64 = 400;
 /// Keys of the table.
@@ -374,8 +376,15 @@ fn play(reach: Reach, delivery: Delivery) {
     let (mut deaths, mut losses, mut faults, mut runs) = (0, 0, 0, 0);
     each_seed(amount(SEEDS / 6, 2500), |seed| {
         let mut nodes = Nodes::new(seed, reach, delivery);
-        for _ in 0..STEPS {
+        // Of STEPS seeds in a row, each has a process die after another step.
+        let last = seed.wrapping_mul(STRIDE) % STEPS;
+        for step in 0..STEPS {
             nodes.step();
+            match nodes.random.below(2) {
+                _ if step != last => {}
+                0 => nodes.kill_publishing(),
+                _ => nodes.kill_subscribing(),
+            }
         }
         nodes.settle();
         (deaths, losses) = (deaths + nodes.deaths, losses + nodes.losses);

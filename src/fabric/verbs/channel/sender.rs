@@ -200,8 +200,11 @@ impl VerbsChannelSender {
             return Err(failure.into());
         }
         if let Some(group) = joined {
+            // Linux leaves the class that the identifier was given out of the path to a group.
+            let class = self.site.device.traffic_class;
+            let path = class.map_or(group.path, |class| group.path.with_traffic_class(class));
             // Without an address handle the group is unusable.
-            let handle = AddressHandle::create(&self.site.domain, &group.path)
+            let handle = AddressHandle::create(&self.site.domain, &path)
                 .inspect_err(|error| state.member.give_up(error))?;
             state.group = Some(DatagramTarget { handle: Arc::new(handle), queue_pair: group.queue_pair });
         }

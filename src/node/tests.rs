@@ -543,6 +543,10 @@ mod verbs_dead;
 mod verbs_forged;
 #[cfg(feature = "verbs")]
 mod verbs_hostile;
+#[cfg(feature = "verbs")]
+mod verbs_rogues;
+#[cfg(feature = "verbs")]
+mod verbs_strangers;
 mod views;
 mod wait_set;
 mod waiting_deadlines;

@@ -29,6 +29,8 @@ enum Manner {
     Hello,
     /// It attaches and detaches in a loop.
     Attaches,
+    /// It lists the topics in a loop, and awaits no answer.
+    Lists,
 }
 
 /// A hostile session.
@@ -37,13 +39,15 @@ struct Hostile {
     session: ClientSession,
     /// It is as far as its manner goes.
     stands: bool,
+    /// What it repeats.
+    list: Option<Vec<u8>>,
 }
 
 impl Hostile {
     fn dial(fabric: &VerbsFabric, at: &Address, node: &Node) -> Result<Self, FabricError> {
         let connection = fabric.dial(at, Intent::Read, Duration::ZERO)?;
         let session = ClientSession::connect(0, node.core().greeting_without_keys(), u64::MAX);
-        Ok(Self { connection, session, stands: false })
+        Ok(Self { connection, session, stands: false, list: None })
     }
 
     /// Goes on. An error once it is over.
@@ -51,6 +55,7 @@ impl Hostile {
         match self.connection.receive(buffer)? {
             Received::Nothing => {}
             Received::Closed => return Err(FabricError::Closed),
+            Received::Message { .. } if self.list.is_some() => {}
             Received::Message { len, offer } => {
                 let event = self.session.on_message(&buffer[..len], usize::from(offer.is_some()));
                 match event.map_err(|_| FabricError::Closed)? {
@@ -70,6 +75,16 @@ impl Hostile {
             let topic = "t".parse().unwrap();
             // Fails while as many are under way as may be.
             let _ = self.session.attach(topic, Delivery::Push, None, KindOptions::default());
+        }
+        if self.stands && manner == Manner::Lists && self.list.is_none() {
+            let _ = self.session.list(None);
+            self.list = self.session.next_message().map(|message| message.bytes);
+        }
+        // Some at a time, so that the others go on.
+        for list in self.list.iter().cycle().take(16) {
+            if self.connection.send(list, None)? == Sent::Full {
+                break;
+            }
         }
         while let Some(message) = self.session.next_message() {
             if self.connection.send(&message.bytes, None)? == Sent::Full {
@@ -185,6 +200,12 @@ fn crowd_that_only_says_hello_over_rdma_delays_nobody() {
 #[ignore = "needs an RDMA device"]
 fn crowd_that_attaches_and_detaches_over_rdma_delays_nobody() {
     delays_nobody(Manner::Attaches, RdmaConnect::Manager);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn crowd_that_lists_in_a_loop_over_rdma_delays_nobody() {
+    delays_nobody(Manner::Lists, RdmaConnect::Manager);
 }
 
 /// A refusal is an answer: it is not awaited, and names the limit.

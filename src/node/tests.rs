@@ -544,6 +544,8 @@ mod verbs_forged;
 #[cfg(feature = "verbs")]
 mod verbs_hostile;
 #[cfg(feature = "verbs")]
+mod verbs_publishers;
+#[cfg(feature = "verbs")]
 mod verbs_rogues;
 #[cfg(feature = "verbs")]
 mod verbs_strangers;

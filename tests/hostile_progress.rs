@@ -8,6 +8,7 @@ use rustix::fs::SealFlags;
 
 use self::support::random::{Random, amount, each_seed};
 use self::support::raw::{self, Body, RawPeer};
+use self::support::time::wait_until;
 
 #[cfg(test)]
 mod support;
@@ -94,13 +95,15 @@ fn progress_beyond_the_newest_record_is_not_believed() {
 
 /// Whether it has released records that were never published, or fewer than it has received, or none.
 #[test]
-fn words_of_any_value_in_a_progress_slot_hold_nobody_up() {
+fn words_of_any_value_in_a_progress_slot_hold_nobody_up_for_longer_than_is_permitted() {
+    const TIMEOUT: Duration = Duration::from_millis(10);
     let dir = tempfile::tempdir().expect("a directory");
     let node =
         Node::builder().name("victim").expect("a name").runtime_dir(dir.path()).open().expect("a node");
-    let mut publisher = publisher(&node, "t", Some(Gating::new()));
+    let mut publisher = publisher(&node, "t", Some(Gating::new().timeout(TIMEOUT)));
     publish(&mut publisher);
     let sealed = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
+    let mut blocked = 0;
     each_seed(amount(50, 2_000), |seed| {
         let mut random = Random::new(seed);
         let peer = RawPeer::greeted(dir.path(), "victim");
@@ -110,7 +113,10 @@ fn words_of_any_value_in_a_progress_slot_hold_nobody_up() {
             let words = (0..PAGE / 8).map(|_| special[random.index(special.len())]);
             let page: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
             let slot = raw::filled_file(&page, sealed);
-            peer.send_with(&attach_with(attachment, "t", DISCONNECT), &[slot.as_fd()]);
+            peer.send_with(
+                &attach_with(attachment, "t", [DISCONNECT, BLOCK][random.index(2)]),
+                &[slot.as_fd()],
+            );
             assert_eq!(peer.receive().expect("an answer").kind, raw::GRANTED);
         }
         let listed = node.subscribers("shm:victim/t").expect("an answer");
@@ -118,8 +124,15 @@ fn words_of_any_value_in_a_progress_slot_hold_nobody_up() {
         for progress in listed.subscribers.iter().filter_map(|subscriber| subscriber.progress.as_ref()) {
             assert!(progress.last <= newest && progress.lag <= newest.get(), "{progress:?}");
         }
+        // Each of them that releases too little holds up one record, and then is gone.
+        if (0..1000).any(|number| publisher.publish(&number).is_err()) {
+            blocked += 1;
+        }
+        drop(peer);
+        wait_until("records", || publisher.publish(&0).is_ok());
         publish(&mut publisher);
     });
+    println!("{blocked} were held up for {TIMEOUT:?}");
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //! ```text
 //! FABRICAST_TORN_READS=100000000 FABRICAST_TORN_SIZES=64,1024 FABRICAST_TORN_SLOTS=8 \
 //!     cargo test --release --test torn_reads -- --nocapture
+//! tools/soft-roce run -- torn_reads --ignored --skip role --nocapture
 //! ```
 //!
 //! Built with `RUSTFLAGS="--cfg fabricast_skip_check"` the library accepts whatever it reads; this program then finds torn

@@ -31,6 +31,8 @@ const ALL_PROTOCOLS: u16 = 0x0003_u16.to_be();
 const UDP: u8 = 17;
 /// The queue pair to which connection management sends, not an application: 1.
 const MANAGEMENT: [u8; 3] = [0, 0, 1];
+/// The number that stands for the queue pairs of all members of a multicast group.
+const GROUP: [u8; 3] = [0xFF; 3];
 
 fn host(variable: &str) -> String {
     std::env::var(variable).expect("tools/soft-roce run2 tells the addresses")
@@ -71,18 +73,19 @@ fn sniffer() -> OwnedFd {
         .expect("root may listen to packets")
 }
 
-/// The type of service of a packet, if it is one of RoCE v2 to an application's queue pair.
-fn service_of(packet: &[u8]) -> Option<u8> {
+/// The type of service of a packet, and whether it is for a group, if it is one of RoCE v2 to applications.
+fn service_of(packet: &[u8]) -> Option<(u8, bool)> {
     let header_len = usize::from(*packet.first().filter(|first| *first >> 4 == 4)? & 15) * 4;
     let (service, protocol) = (*packet.get(1)?, *packet.get(9)?);
     let datagram = packet.get(header_len..)?;
     let port = *datagram.get(2..)?.first_chunk::<2>()?;
     let [_, queue_pair @ ..] = *datagram.get(8 + 4..)?.first_chunk::<4>()?;
-    (protocol == UDP && port == ROCE_PORT && queue_pair != MANAGEMENT).then_some(service)
+    (protocol == UDP && port == ROCE_PORT && queue_pair != MANAGEMENT)
+        .then_some((service, queue_pair == GROUP))
 }
 
-/// Counts the services of the packets that have come and gone since.
-fn count(sniffer: &OwnedFd, services: &mut BTreeMap<u8, u64>) {
+/// Counts the packets that have come and gone since, by their service and whether they are for a group.
+fn count(sniffer: &OwnedFd, services: &mut BTreeMap<(u8, bool), u64>) {
     let mut packet = [0; 128];
     while let Ok((len, _)) = rustix::net::recv(sniffer, &mut packet, RecvFlags::DONTWAIT) {
         if let Some(service) = packet.get(..len).and_then(service_of) {
@@ -118,11 +121,15 @@ fn packets_have_the_service_class() {
             wait_until("values", || {
                 let received = subscriber.receive_timeout(PATIENCE).expect("it goes on");
                 count(&sniffer, &mut services);
-                received.is_some() && subscriber.stats().received >= VALUES
+                let has_notices = services.keys().any(|(_, is_for_group)| *is_for_group);
+                let is_notified = connect != RdmaConnect::TcpUnreliable && *delivery == Delivery::Pull;
+                received.is_some() && subscriber.stats().received >= VALUES && has_notices >= is_notified
             });
-            println!("{connect:?}, {delivery}: packets by their type of service: {services:?}");
+            println!(
+                "{connect:?}, {delivery}: packets by their type of service, and whether for a group: {services:?}"
+            );
             assert!(services.values().sum::<u64>() >= VALUES, "{services:?}");
-            let other: Vec<_> = services.keys().filter(|service| **service >> 2 != class).collect();
+            let other: Vec<_> = services.keys().filter(|(service, _)| service >> 2 != class).collect();
             assert!(other.is_empty(), "{connect:?}, {delivery}: {services:?}");
         }
     }

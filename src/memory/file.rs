@@ -190,7 +190,7 @@ impl std::fmt::Display for FileHolder {
             Self::ChildOf(process) => {
                 write!(
                     out,
-                    "a process that process {process}, which has ended, has forked (fuser names it), or one in another container"
+                    "process {process} of another container, or a process that it has forked before it ended (fuser names it)"
                 )
             }
             Self::Unknown => out.write_str("another process"),

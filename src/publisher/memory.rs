@@ -55,19 +55,25 @@ impl Place {
     pub(crate) fn at(path: &Path) -> Result<Self, PublisherError> {
         match WarmFile::open(path)? {
             Opened::Missing => Ok(Self::New(path.to_owned())),
-            Opened::Kept(file) => {
-                let described =
-                    Described::read(file.path(), file.len(), |offset, into| file.read(offset, into))?;
-                Ok(Self::Kept(Box::new(Kept { file, described })))
-            }
+            Opened::Kept(file) => Self::kept(file),
             Opened::Locked(file) => {
                 let mut process = [0; WORD];
                 let read = file.read(COUNTERS_OFFSET as u64, &mut process);
-                let process = read.map_or(0, |()| u64::from_le_bytes(process));
-                Err(RepositoryFileError::InUse { path: path.to_owned(), holder: FileHolder::of(process) }
-                    .into())
+                let holder = FileHolder::of(read.map_or(0, |()| u64::from_le_bytes(process)));
+                // The process may have ended during the last attempt.
+                if matches!(holder, FileHolder::ChildOf(_))
+                    && let Opened::Kept(file) = WarmFile::open(path)?
+                {
+                    return Self::kept(file);
+                }
+                Err(RepositoryFileError::InUse { path: path.to_owned(), holder }.into())
             }
         }
+    }
+
+    fn kept(file: WarmFile) -> Result<Self, PublisherError> {
+        let described = Described::read(file.path(), file.len(), |offset, into| file.read(offset, into))?;
+        Ok(Self::Kept(Box::new(Kept { file, described })))
     }
 
     /// The epoch of the repository that was found.

@@ -328,7 +328,7 @@ fn impossible_measurements_are_reported() {
         assert!(ended.error.contains(sentence), "{ended:?}");
         assert_eq!(
             ended.error.matches("fabricast: ").count(),
-            usize::from(code != 2 || ["slots", "processor 1000"].contains(&sentence))
+            usize::from(code != 2 || ["slots", "processor 1000", "--rdma ADDRESS"].contains(&sentence))
         );
     };
     told(&["--connect", "shm:nobody", "--wait", "0.1"], 3, "shm:nobody");
@@ -340,6 +340,7 @@ fn impossible_measurements_are_reported() {
     told(&["--size", "4"], 2, "4 is not in 8..");
     told(&["--serve", "--node", "a b"], 2, "a b");
     told(&["--node", "lab"], 2, "--serve");
+    told(&["--serve", "--fabric", "shm"], 2, "--rdma ADDRESS");
     told(&["--cpus", "1000,0"], 2, "processor 1000");
     told(&["--cpus", "0,1000"], 2, "processor 1000");
     told(&["--subscribers", "0"], 2, "0 is not in 1..=64");

@@ -85,6 +85,7 @@ impl Held {
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     /// From the moment a process is ready, or its host goes on, until all that are concerned have received what was published meanwhile.
+    /// The start of a process counts apart.
     recoveries: Vec<(Duration, String)>,
     /// The longest time that publishing a value took at the publisher that is never killed.
     slowest: Duration,
@@ -192,6 +193,7 @@ impl<P: Publishers> Driver<P> {
             let (begins_anew, began) = (self.random.below(2) == 0, now());
             self.publishers.start(begins_anew);
             self.outcome.start = self.outcome.start.max(began.elapsed());
+            since += began.elapsed();
         }
         if way == Way::Killed {
             since = now();
@@ -218,6 +220,7 @@ impl<P: Publishers> Driver<P> {
         self.subscribers[number] = self.subscriber(number);
         assert_eq!(self.subscribers[number].hear(), "ready");
         self.outcome.start = self.outcome.start.max(began.elapsed());
+        since += began.elapsed();
         let concerned = if way == Way::Killed { vec![number] } else { (0..MANNERS.len()).collect() };
         if way == Way::Killed {
             since = now();

@@ -376,13 +376,14 @@ fn play(reach: Reach, delivery: Delivery) {
     let (mut deaths, mut losses, mut faults, mut runs) = (0, 0, 0, 0);
     each_seed(amount(SEEDS / 6, 2500), |seed| {
         let mut nodes = Nodes::new(seed, reach, delivery);
-        // Of STEPS seeds in a row, each has a process die after another step.
+        // Of STEPS seeds in a row, each has a process die after another step, unless both are dead.
         let last = seed.wrapping_mul(STRIDE) % STEPS;
         for step in 0..STEPS {
             nodes.step();
             match nodes.random.below(2) {
                 _ if step != last => {}
-                0 => nodes.kill_publishing(),
+                0 if nodes.subscribing.is_some() => nodes.kill_subscribing(),
+                _ if nodes.publishing.is_some() => nodes.kill_publishing(),
                 _ => nodes.kill_subscribing(),
             }
         }

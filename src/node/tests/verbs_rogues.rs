@@ -67,7 +67,6 @@ fn loses_its_first_topic(
     let is_rogue =
         |event: &Event| matches!(event, Event::SessionClosed { peer, .. } if peer.as_str() == "rogue");
     quotes.wait_for("the end of the rogue's session", is_rogue);
-    assert!(kept.read().is_err(), "its session is over");
     for number in 8..18 {
         quotes.publishers[0].publish(&number).unwrap();
         for subscriber in &mut *others {

@@ -315,6 +315,9 @@ impl Arguments {
             return Err(Failure::usage(sentence));
         }
         Err(Failure::usage(match self.mode {
+            _ if self.serve && self.fabric.is_some() && !self.is_started() => {
+                "the process that measures chooses the fabric: omit --fabric, and pass --rdma ADDRESS to listen there, too"
+            }
             Mode::Stream if self.slots.is_some() => "a log has a --capacity, not --slots: omit --slots",
             Mode::Pull | Mode::Push | Mode::Notify | Mode::Wake
                 if self.stream.is_given() || self.stream.is_given_to_both() =>

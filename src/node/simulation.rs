@@ -595,6 +595,6 @@ mod restarted_feeds;
 mod restarts;
 mod slow_feeds;
 mod slow_logs;
-mod strange_feeds;
+pub(super) mod strange_feeds;
 mod tables;
 mod two_nodes;

@@ -26,13 +26,13 @@ const WAYS: [(Reach, Delivery); 4] = [
 type Subscriber = FeedSubscriber<u64, u64, u64>;
 
 /// A log and a table of one incarnation.
-struct Strange {
+pub(in crate::node) struct Strange {
     log: LogPublisher<FeedRecord<u64, u64>>,
-    table: TablePublisher<u64, u64>,
+    pub(in crate::node) table: TablePublisher<u64, u64>,
 }
 
 impl Strange {
-    fn new(node: &Node) -> Self {
+    pub(in crate::node) fn new(node: &Node) -> Self {
         let incarnation = fresh_incarnation().unwrap();
         let table = node.table_publisher::<u64, u64>("feed/table").capacity(CAPACITY);
         let log = node.log_publisher("feed").capacity(RING_LEN);
@@ -44,7 +44,7 @@ impl Strange {
     }
 
     /// Publishes a record of a key, after another one.
-    fn publish(&mut self, key: u64, previous: u64, ends_event: bool) -> u64 {
+    pub(in crate::node) fn publish(&mut self, key: u64, previous: u64, ends_event: bool) -> u64 {
         let record = FeedRecord { previous, ends_event, removes_key: false, key, value: 1 };
         self.log.publish(&record).unwrap().get()
     }

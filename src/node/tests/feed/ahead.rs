@@ -1,6 +1,7 @@
 //! Feeds whose table seems to be ahead of its log.
 
 use super::*;
+use crate::node::simulation::strange_feeds::Strange;
 
 /// Receives one update. Returns whether there are no more.
 fn receive(follower: &mut Follower, newest: &mut BTreeMap<String, u64>) -> bool {
@@ -32,4 +33,56 @@ fn value_after_the_table_seemed_to_be_ahead_is_received_though_the_publisher_end
         let expected = [("b".to_owned(), 1), ("x".to_owned(), 2)];
         assert_eq!(newest, BTreeMap::from(expected), "{delivery:?} {ahead}");
     }
+}
+
+/// A publisher whose table is ahead of its log for ever, at this address, and one that is in order, at the same node.
+fn feeds_that_disagree_are_an_error(publishing: &Node, subscribing: &Node, at: &str) {
+    const AHEAD: u64 = 100_000;
+    let mut feed = Strange::new(publishing);
+    (0..AHEAD).for_each(|value| _ = feed.table.put(&7, &value).unwrap());
+    let mut last = feed.publish(7, 0, true);
+    let mut neighbour = publisher(publishing);
+    for delivery in BOTH {
+        let target = format!("{at}/feed");
+        let builder = subscribing.feed_subscriber::<u64, u64, u64>(target.as_str()).delivery(delivery);
+        let mut follower = builder.timeout(TIMEOUT).open().unwrap();
+        let target = format!("{at}/f");
+        let builder = subscribing.feed_subscriber::<String, u64, u64>(target.as_str()).delivery(delivery);
+        let mut beside = builder.timeout(TIMEOUT).open().unwrap();
+        let (mut errors, mut newest) = (0, BTreeMap::new());
+        wait_until("two errors", || {
+            last = feed.publish(7, last, true);
+            match follower.try_update() {
+                Ok(update) => assert!(update.is_none(), "{update:?}"),
+                Err(ReceiveError::Contended { .. }) => errors += 1,
+                Err(error) => panic!("{delivery}: {error}"),
+            }
+            SystemClock.pause(Duration::from_millis(10));
+            errors == 2
+        });
+        // The log has not come as far.
+        assert!(last < AHEAD, "{last} records");
+        neighbour.publish("x", &last, &last).unwrap();
+        wait_until("the feed that is in order", || {
+            receive(&mut beside, &mut newest);
+            newest.get("x") == Some(&last)
+        });
+    }
+}
+
+#[test]
+fn table_that_is_ahead_of_its_log_is_an_error_and_other_feeds_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    feeds_that_disagree_are_an_error(&node(&dir, "p"), &anonymous(&dir), "shm:p");
+}
+
+#[cfg(feature = "verbs")]
+#[test]
+#[ignore = "needs an RDMA device"]
+fn table_that_is_ahead_of_its_log_is_an_error_over_rdma_and_other_feeds_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = std::env::var("FABRICAST_VERBS_ADDRESS").unwrap_or_else(|_| "10.77.0.1".to_owned());
+    let at = format!("rdma://{host}:7590");
+    let builder = Node::builder().name("p").unwrap().runtime_dir(dir.path()).rdma(&at).unwrap();
+    feeds_that_disagree_are_an_error(&builder.insecure().open().unwrap(), &anonymous(&dir), &at);
 }

@@ -51,7 +51,7 @@ struct Plan {
 /// How a message was broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum How {
-    /// It is no message any more.
+    /// Its bytes are damaged.
     Damaged,
     /// Its body is damaged, under a right checksum.
     Sealed,
@@ -313,7 +313,7 @@ impl Liar {
         });
     }
 
-    /// What it told as planned.
+    /// The message that was broken by this plan, once it was sent.
     fn told(&mut self, plan: Plan) -> Option<Told> {
         std::mem::take(&mut self.told).into_iter().find(|told| told.seed == plan.seed)
     }

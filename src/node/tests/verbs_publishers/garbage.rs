@@ -79,7 +79,7 @@ impl Pusher {
     }
 }
 
-/// Writes what is no value all over a landing region.
+/// Writes random words or damaged slots to a landing region.
 fn spoil(pusher: &mut Pusher, stock: &Stock, last: u64, random: &mut Random) {
     let (words, next) = (stock.geometry.region_len() / WORD, last + 1 + random.below(3));
     match random.below(4) {

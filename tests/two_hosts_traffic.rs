@@ -62,6 +62,7 @@ fn publisher_of_a_service_class() {
         std::thread::park_timeout(Duration::from_millis(5));
         all.iter().any(|(_, _, end)| is_over(end))
     });
+    all.iter_mut().for_each(|(_, _, end)| _ = end.publish(&1).expect("it fits"));
     wait_until("the other host to leave", || !all.iter().any(|(_, _, end)| is_over(end)));
 }
 
@@ -133,5 +134,7 @@ fn packets_have_the_service_class() {
             assert!(other.is_empty(), "{connect:?}, {delivery}: {services:?}");
         }
     }
-    drop(subscribe(RdmaConnect::Manager, 7471, "end", Delivery::Push));
+    let mut end = subscribe(RdmaConnect::Manager, 7471, "end", Delivery::Push);
+    let seen = end.receive_timeout(PATIENCE).expect("it goes on");
+    assert!(seen.is_some(), "the publisher has not seen it");
 }

@@ -222,7 +222,7 @@ fn one_receiver_is_reached_by_unicast() {
     let [first, mut second] = receivers;
     let gone = datagrams(&*stage.far).unicast_sender(first.return_ticket()).unwrap();
     drop(first);
-    // At first the way to the host may not be known again.
+    // Each sender looks for its way in the background, and sends nothing before that is found.
     send_unicast(&*gone, b"anybody?");
     send_to(&*stage.far, &*second, b"still here");
     assert_eq!(next(&mut *second), unicast(b"still here"));

@@ -10,11 +10,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use fabricast::{
-    Address, Admission, ControlError, DialError, DirectoryError, Event, EventSink, KeyName, Keyring, Node,
-    NodeBuilder, Peer, PeerAddress, RdmaConnect, ReceiveError, RefuseReason, Right, StateSubscriber,
-    SubscriberError, TopicName,
+    Address, Admission, ControlError, Delivery, DialError, DirectoryError, Event, EventSink,
+    FeedSubscriberBuilder, FeedUpdate, KeyName, Keyring, Node, NodeBuilder, Peer, PeerAddress, RdmaConnect,
+    ReceiveError, RefuseReason, Right, StateSubscriber, SubscriberError, TopicName,
 };
 
 #[cfg(feature = "verbs")]
@@ -362,6 +363,75 @@ fn revoked_subscriber_loses_its_topic_only(medium: Medium) {
     wait_for_value(&mut again, 11);
 }
 
+/// One node has a subscription to all events of a feed, one to its values, and one to its table alone.
+fn revoked_subscriber_of_a_feed_loses_log_and_table(medium: Medium) {
+    let world = World::new(medium);
+    let (node, address) = world.listening("quotes", world.builder().keys(publishers_keys()));
+    let mut publisher = node.feed_publisher::<u64, u64, u64>("md/f").open().expect("two topics");
+    // Not of the feed, although it is called after it.
+    let mut fellow = node.state_publisher::<u64>("md/f/tables").open().expect("a topic");
+    publisher.publish(&1, &1, &10).expect("it fits");
+    fellow.publish(&7).expect("it fits");
+    let [desk, other] = [(); 2].map(|()| world.reading(&format!("ops read * {}", secret(3))));
+    let feed = |node: &Node, delivery, interval: Option<Duration>| {
+        let builder = node.feed_subscriber::<u64, u64, u64>(format!("{address}/md/f").as_str());
+        let builder = builder.timeout(PATIENCE).delivery(delivery);
+        interval.into_iter().fold(builder, FeedSubscriberBuilder::conflate).open().expect("its key covers it")
+    };
+    let conflated = Some(Duration::from_millis(1));
+    let mut feeds = Vec::new();
+    for delivery in [Delivery::Pull, Delivery::Push] {
+        feeds.extend([feed(&desk, delivery, None), feed(&desk, delivery, conflated)]);
+    }
+    let table = desk.table_subscriber::<u64, u64>(format!("{address}/md/f/table").as_str());
+    let mut table = table.timeout(PATIENCE).open().expect("its key covers it");
+    let mut kept = subscribe(&desk, &address, "md/f/tables").expect("its key covers it");
+    let mut others = feed(&other, Delivery::Pull, conflated);
+
+    for feed in &mut feeds {
+        assert!(feed.update_timeout(PATIENCE).expect("it goes on").is_some());
+    }
+    let name = desk.name().clone();
+    let revoked = node.revoke("md/f", move |peer| peer.node == name).expect("the node runs");
+    assert!((5..=7).contains(&revoked), "{revoked}");
+    let is_revoked = |error: ReceiveError| {
+        let ReceiveError::Gone { source: ControlError::Revoked { topic } } = &error else {
+            panic!("{error:?}")
+        };
+        assert!(["md/f", "md/f/table"].contains(&topic.as_str()), "{topic}");
+    };
+    for feed in &mut feeds {
+        is_revoked(loop {
+            if let Err(error) =
+                feed.update_timeout(PATIENCE).map(|update| update.expect("the subscription ends"))
+            {
+                break error;
+            }
+        });
+    }
+    is_revoked(loop {
+        if let Err(error) =
+            table.receive_timeout(PATIENCE).map(|update| update.expect("the subscription ends"))
+        {
+            break error;
+        }
+    });
+    fellow.publish(&11).expect("it fits");
+    wait_for_value(&mut kept, 11);
+    publisher.publish(&1, &2, &20).expect("it fits");
+    wait_until("the value", || {
+        let update = others.try_update().expect("it goes on");
+        update.is_some_and(|update| matches!(update, FeedUpdate::Value(it) if it.value == Some(20)))
+    });
+    // A table that no feed has is another topic.
+    let _log = node.log_publisher::<u64>("md/g").open().expect("a topic");
+    let alone = node.table_publisher::<u64, u64>("md/g/table").open().expect("a topic");
+    let subscriber = desk.table_subscriber::<u64, u64>(format!("{address}/md/g/table").as_str());
+    let _subscriber = subscriber.timeout(PATIENCE).open().expect("its key covers it");
+    assert_eq!(node.revoke("md/g", |_| true).expect("the node runs"), 0);
+    assert_eq!(alone.pull_subscribers(), 1);
+}
+
 /// Admits one node, and records what it is asked.
 #[derive(Debug, Default)]
 struct Doorkeeper(Mutex<Vec<Question>>);
@@ -455,6 +525,7 @@ over_every_medium! {
     narrowed_key_loses_topics,
     change_elsewhere_ends_no_dialled_session,
     revoked_subscriber_loses_its_topic_only,
+    revoked_subscriber_of_a_feed_loses_log_and_table,
     application_refuses_peers_that_have_keys,
 }
 

@@ -496,7 +496,7 @@ where
 }
 
 /// The name of a feed's table.
-fn table_of(feed: &str) -> String {
+pub(super) fn table_of(feed: &str) -> String {
     format!("{feed}/table")
 }
 

@@ -62,9 +62,15 @@ impl Revocations {
 }
 
 impl Revocation {
-    /// Whether this subscriber of this topic loses its access. One at which the program's function panics does.
-    pub(super) fn covers(&self, topic: &TopicName, peer: &Peer) -> bool {
-        self.topic == *topic && catch_unwind(AssertUnwindSafe(|| (self.is_revoked)(peer))).unwrap_or(true)
+    pub(super) fn topic(&self) -> &TopicName {
+        &self.topic
+    }
+
+    /// Whether this subscriber of this topic loses its access, where a feed also has this table. One at which the program's function
+    /// panics does.
+    pub(super) fn covers(&self, topic: &TopicName, table: Option<&TopicName>, peer: &Peer) -> bool {
+        let is_covered = self.topic == *topic || table == Some(topic);
+        is_covered && catch_unwind(AssertUnwindSafe(|| (self.is_revoked)(peer))).unwrap_or(true)
     }
 
     /// Reports how many subscribers have lost it.

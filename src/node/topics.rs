@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::feed::table_of;
 use crate::fabric::KeyedWaker;
 use crate::id::{TopicId, TopicName};
 use crate::limits;
@@ -66,6 +67,13 @@ impl Topics {
     /// The topic of this name, if its publisher has not been dropped.
     pub(super) fn named(&self, name: &TopicName) -> Option<Arc<PublishedTopic>> {
         self.0.lock().by_name.get(name)?.clone().filter(|topic| !topic.has_ended())
+    }
+
+    /// The table of the feed of this name, if it is a feed: its log and its table are of one incarnation.
+    pub(super) fn table_of_feed(&self, feed: &TopicName) -> Option<TopicName> {
+        let table = table_of(feed.as_str()).parse().ok()?;
+        let (records, values) = (self.named(feed)?, self.named(&table)?);
+        (records.incarnation == values.incarnation).then_some(table)
     }
 
     /// Up to `count` topics after this name that are `shown`, in order of name.

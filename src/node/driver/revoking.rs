@@ -13,9 +13,10 @@ impl Driver {
     pub(super) fn revoke(&mut self) {
         for revocation in self.shared.core.revocations.take() {
             let mut count = 0;
+            let table = self.shared.core.topics.table_of_feed(revocation.topic());
             for (key, served) in &mut self.served {
                 let revoked = served.revoke(&self.shared.core, revocation.serial, &|topic, peer| {
-                    revocation.covers(topic, peer)
+                    revocation.covers(topic, table.as_ref(), peer)
                 });
                 if revoked > 0 {
                     self.agenda.mark(*key);

@@ -571,18 +571,19 @@ fn landing_regions_are_limited(connect: RdmaConnect, port: u16) {
     let mut liar = Liar::open(&dir, &at);
     let (node, target) = (victim.node.clone(), format!("{at}/t"));
     let region_len = liar.stock.repository.region().len();
-    let open = |timeout: Duration| {
+    // All with one timeout: a session keeps that of its first subscription.
+    let open = || {
         let builder = node.state_subscriber::<Raw>(target.as_str()).push().region_len_max(2 * region_len);
-        builder.timeout(timeout).open().map(drop)
+        builder.timeout(SHORT).open().map(drop)
     };
     let plan = Plan { confirms_end: false, ..PLAIN };
     for round in 0..2 {
         // Two that are left over are within the limit.
         for number in 0..3 {
-            let opened = liar.meet(plan, || open(TIMEOUT));
+            let opened = liar.meet(plan, open);
             opened.unwrap_or_else(|error| panic!("number {number} of round {round}: {}", ErrorChain(&error)));
         }
-        let error = liar.meet(plan, || open(SHORT)).expect_err("three landing regions are left over");
+        let error = liar.meet(plan, open).expect_err("three landing regions are left over");
         let SubscriberError::Session { source, .. } = &error else { panic!("{error:?}") };
         assert!(matches!(source, ControlError::Deadline { .. }), "{source:?}");
         // The next one has a session of its own, and the regions of this one are released.

@@ -4,7 +4,7 @@ use super::verbs_strangers::{CONNECTS, Client, Quotes, fabric, readers_keys, sho
 use super::*;
 use crate::control::{AttachmentId, ClientEvent, LetGoReason, Message, SubscriberCounts, decode};
 use crate::fabric::verbs::VerbsError;
-use crate::fabric::{ByteRange, Completion, FabricError, RdmaConnect, RemoteRead};
+use crate::fabric::{Address, ByteRange, Completion, FabricError, RdmaConnect, RemoteRead};
 use crate::id::KindOptions;
 use crate::layout::Geometry;
 use crate::limits;
@@ -108,43 +108,51 @@ fn subscriber_that_has_detached_and_keeps_its_key_reads_nothing_over_rdma() {
     }
 }
 
-/// Whether or not it asks for something meanwhile.
+/// Connects, lists the topics, and attaches nothing: how long that is permitted, whether or not it goes on to list them.
+fn attaches_nothing(node: &Node, at: &Address, connect: RdmaConnect, lists: bool) {
+    let mut idle = Client::dial(&fabric(connect, showing_tags()), at, node);
+    let began_ns = SystemClock.monotonic_ns();
+    let took_ns = || SystemClock.monotonic_ns() - began_ns;
+    idle.session.list(None).unwrap();
+    let (ClientEvent::Topics { .. }, _) = idle.next() else { panic!("no topics") };
+    idle.session.list(None).unwrap();
+    let list = idle.session.next_message().unwrap().bytes;
+    let (mut refused, mut pages) = (None, 0);
+    wait_until("a refusal", || {
+        if lists && took_ns() > (pages + 1) * 500_000_000 {
+            let _ = idle.end.say(&list);
+        }
+        match idle.end.try_hear().unwrap().map(|(message, _)| decode(&message).unwrap()) {
+            None => {}
+            Some(Message::Topics(_)) => pages += 1,
+            Some(Message::Refuse(refuse)) => refused = Some(refuse),
+            Some(other) => panic!("{other:?}"),
+        }
+        refused.is_some()
+    });
+    let (took_ns, refuse) = (took_ns(), refused.unwrap());
+    println!("{connect:?}: ended after {:?} and {pages} pages", Duration::from_nanos(took_ns));
+    assert_eq!((refuse.reason, pages > 5), (RefuseReason::Idle, lists));
+    assert!(refuse.text.as_str().contains("10 s"), "{refuse:?}");
+    let bounds = limits::IDLE_SESSION_NS - 1_000_000_000..2 * limits::IDLE_SESSION_NS;
+    assert!(bounds.contains(&took_ns), "{took_ns} ns");
+}
+
 #[test]
 #[ignore = "needs an RDMA device"]
 fn session_over_rdma_that_attaches_nothing_is_ended() {
-    for connect in CONNECTS {
-        let quotes = Quotes::open();
-        let node = quotes.peer("idle", connect, Some(readers_keys()));
-        let fabric = fabric(connect, showing_tags());
-        let (_rogue, mut granted) = rogue(&quotes, connect);
-        for lists in [false, true] {
-            let mut idle = Client::dial(&fabric, &quotes.at, &node);
-            let began_ns = SystemClock.monotonic_ns();
-            let took_ns = || SystemClock.monotonic_ns() - began_ns;
-            idle.session.list(None).unwrap();
-            let (ClientEvent::Topics { .. }, _) = idle.next() else { panic!("no topics") };
-            idle.session.list(None).unwrap();
-            let list = idle.session.next_message().unwrap().bytes;
-            let (mut refused, mut pages) = (None, 0);
-            wait_until("a refusal", || {
-                if lists && took_ns() > (pages + 1) * 500_000_000 {
-                    let _ = idle.end.say(&list);
-                }
-                match idle.end.try_hear().unwrap().map(|(message, _)| decode(&message).unwrap()) {
-                    None => {}
-                    Some(Message::Topics(_)) => pages += 1,
-                    Some(Message::Refuse(refuse)) => refused = Some(refuse),
-                    Some(other) => panic!("{other:?}"),
-                }
-                refused.is_some()
-            });
-            let (took_ns, refuse) = (took_ns(), refused.unwrap());
-            println!("{connect:?}: ended after {:?} and {pages} pages", Duration::from_nanos(took_ns));
-            assert_eq!((refuse.reason, pages > 5), (RefuseReason::Idle, lists));
-            assert!(refuse.text.as_str().contains("10 s"), "{refuse:?}");
-            let bounds = limits::IDLE_SESSION_NS - 1_000_000_000..2 * limits::IDLE_SESSION_NS;
-            assert!(bounds.contains(&took_ns), "{took_ns} ns");
+    let all = CONNECTS.map(|connect| (connect, Quotes::open()));
+    let mut attached = all.each_ref().map(|(connect, quotes)| rogue(quotes, *connect));
+    std::thread::scope(|scope| {
+        for (connect, quotes) in &all {
+            for (name, lists) in [("silent", false), ("curious", true)] {
+                let node = quotes.peer(name, *connect, Some(readers_keys()));
+                let at = &quotes.at;
+                scope.spawn(move || attaches_nothing(&node, at, *connect, lists));
+            }
         }
+    });
+    for (_rogue, granted) in &mut attached {
         granted[0].read().expect("one that is attached goes on");
     }
 }

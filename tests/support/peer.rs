@@ -32,6 +32,16 @@ impl Peer {
         Self::start_by(Self::program().uid(user).gid(group), role, dir, arguments)
     }
 
+    /// Like [`Self::start`], as the first process of a namespace of processes (pid_namespaces(7)), as containers have them.
+    /// Only root can.
+    pub(crate) fn start_contained(role: &str, dir: &Path, arguments: &str) -> Self {
+        let own = Self::program();
+        let mut program = Command::new("unshare");
+        program.args(["--pid", "--fork", "--kill-child", "--"]).arg(own.get_program());
+        program.env("MALLOC_ARENA_MAX", "1");
+        Self::start_by(&mut program, role, dir, arguments)
+    }
+
     fn program() -> Command {
         let mut program = Command::new(std::env::current_exe().expect("the test program knows where it is"));
         // The freed memory that malloc keeps for each thread would pass for memory that is lost.

@@ -6,6 +6,7 @@
 
 pub(super) mod address;
 mod background;
+mod credentials;
 pub(crate) mod directory;
 mod entry;
 #[cfg(any(test, fuzzing))]

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use rustix::fs::Mode;
 use rustix::io::Errno;
-use rustix::net::UCred;
-use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType,
 };
 
 use super::background::{Background, Closing, Deferred, peek_files};
+use super::credentials::Credentials;
 use super::directory::Claim;
 use super::one_sided::{ShmOffer, ShmRegistered};
 use crate::clock::{Clock, SystemClock, saturate};
@@ -113,9 +113,8 @@ impl ShmListener {
     /// Gives the peer of a connection a place, if there is one.
     fn seat(&self, socket: OwnedFd) -> Result<ShmConnection, FabricError> {
         let socket = Deferred::new(socket, Closing::Connection, &self.background);
-        let peer = socket_peercred(&socket).map_err(FabricError::system("identify a peer"))?;
-        let process = u32::try_from(peer.pid.as_raw_nonzero().get()).unwrap_or(0);
-        let peer = PeerId::Process { user: peer.uid.as_raw(), process };
+        let peer = Credentials::of_peer(&socket).map_err(FabricError::system("identify a peer"))?;
+        let peer = PeerId::Process { user: peer.user, process: peer.process };
         let now_ns = SystemClock.monotonic_ns();
         let place = match self.places.take(peer, limits::DIAL_UNITS, now_ns) {
             Ok(place) => Ok(Some(place)),
@@ -327,16 +326,17 @@ impl Connection for ShmConnection {
     /// The effective user of either end, the dialling one's first. The kernel recorded the peer's when it dialled or listened.
     #[expect(clippy::big_endian_bytes, reason = "proofs are in network byte order")]
     fn binding(&self) -> Result<Vec<u8>, FabricError> {
-        let peer = socket_peercred(&self.socket).map_err(FabricError::system("identify the peer's user"))?;
-        let peer = peer.uid.as_raw();
+        let peer =
+            Credentials::of_peer(&self.socket).map_err(FabricError::system("identify the peer's user"))?;
+        let peer = peer.user;
         let own = rustix::process::geteuid().as_raw();
         let (dialling, dialled) = if self.is_dialling { (own, peer) } else { (peer, own) };
         Ok([dialling.to_be_bytes(), dialled.to_be_bytes()].concat())
     }
 
     fn peer_address(&self) -> PeerAddress {
-        let local = |peer: UCred| PeerAddress::Local { user: peer.uid.as_raw(), group: peer.gid.as_raw() };
-        socket_peercred(&self.socket).map_or(PeerAddress::Unknown, local)
+        let local = |peer: Credentials| PeerAddress::Local { user: peer.user, group: peer.group };
+        Credentials::of_peer(&self.socket).map_or(PeerAddress::Unknown, local)
     }
 
     fn place(&self) -> Result<Option<&Place>, NoPlace> {

@@ -8,7 +8,7 @@ use rustix::fs::SealFlags;
 
 use self::support::random::{Random, amount, each_seed};
 use self::support::raw::{self, Body, RawPeer};
-use self::support::time::wait_until;
+use self::support::time::{now, wait_until};
 
 #[cfg(test)]
 mod support;
@@ -165,6 +165,12 @@ fn peer_that_only_attaches_is_let_go_after_the_lease() {
     let slot = raw::full_file(PAGE, sealed);
     peer.send_with(&attach(1, "t"), &[slot.as_fd()]);
     assert_eq!(peer.receive().expect("an answer").kind, raw::GRANTED);
+    let began = now();
     publish(&mut publisher);
+    // It waited for the lease, and not for the timeout.
+    let waited = began.elapsed();
+    assert!(waited < Duration::from_secs(30), "{waited:?}");
     assert_eq!(peer.receive().expect("a message").kind, raw::LET_GO);
+    // From then on nobody is in the way, and the next one is not let go before its lease.
+    publish(&mut publisher);
 }

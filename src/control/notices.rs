@@ -1,5 +1,7 @@
 //! Messages about notices: requesting them, where to receive them, and what is received.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use super::attachment::AttachmentId;
@@ -28,8 +30,8 @@ pub(crate) enum NoticesBy {
     Immediate,
 }
 
-/// A channel of notice datagrams.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A channel of notice datagrams. Its `Debug` output hides the keys.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct NoticeChannel {
     /// The random number of the channel.
     pub(crate) channel: u64,
@@ -39,6 +41,14 @@ pub(crate) struct NoticeChannel {
     pub(crate) own_key: [u8; 16],
     /// The fabric's ticket to join it.
     pub(crate) ticket: TicketBytes,
+}
+
+impl fmt::Debug for NoticeChannel {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { channel, ticket, key: _, own_key: _ } = self;
+        let mut fields = out.debug_struct("NoticeChannel");
+        fields.field("channel", channel).field("ticket", ticket).finish_non_exhaustive()
+    }
 }
 
 /// Reports that the subscriber's process has joined the session's channel, and what it receives. Sent on joining and

@@ -78,21 +78,33 @@ impl WakeSocket {
                 Err(Errno::AGAIN) => break,
                 Err(_) => return Wakes::Closed,
             };
-            let (chunks, rest) = bytes.split_at(len.min(size_of_val(&bytes))).0.as_chunks::<TOKEN_LEN>();
-            // Each token is sent as a whole: the next one that is read from an empty socket begins at its first byte.
-            let mut is_whole = rest.is_empty();
-            for chunk in chunks {
-                let word = u64::from_le_bytes(*chunk);
-                is_whole &= word >> u32::BITS == TOKEN_MARK;
-                tokens.push(u32::try_from(word & u64::from(u32::MAX)).unwrap_or(0));
-            }
-            count += chunks.len();
+            let before = tokens.len();
+            let is_whole = tokens_of(bytes.split_at(len.min(size_of_val(&bytes))).0, tokens);
+            count += tokens.len() - before;
             if !is_whole || count >= TOKENS_SURE {
                 outcome = Wakes::Incomplete;
             }
         }
         outcome
     }
+}
+
+/// Adds the tokens in these bytes. Returns whether they are tokens of a waker, and nothing else.
+pub(super) fn tokens_of(bytes: &[u8], tokens: &mut Vec<u32>) -> bool {
+    let (chunks, rest) = bytes.as_chunks::<TOKEN_LEN>();
+    // Each token is sent as a whole: the next one that is read from an empty socket begins at its first byte.
+    let mut is_whole = rest.is_empty();
+    for chunk in chunks {
+        let word = u64::from_le_bytes(*chunk);
+        is_whole &= word >> u32::BITS == TOKEN_MARK;
+        tokens.push(u32::try_from(word & u64::from(u32::MAX)).unwrap_or(0));
+    }
+    is_whole
+}
+
+/// A token as it is sent.
+pub(super) fn bytes_of(token: u32) -> [u8; TOKEN_LEN] {
+    (TOKEN_MARK << u32::BITS | u64::from(token)).to_le_bytes()
 }
 
 impl AsFd for WakeSocket {
@@ -135,8 +147,7 @@ fn is_unnamed(address: SocketAddrAny) -> bool {
 
 impl<F: AsFd + Debug + Send + Sync> RemoteWaker for SocketWaker<F> {
     fn wake(&self, token: u32) -> Wake {
-        let bytes = (TOKEN_MARK << u32::BITS | u64::from(token)).to_le_bytes();
-        match rustix::net::send(&self.socket, &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+        match rustix::net::send(&self.socket, &bytes_of(token), SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(_) => Wake::Done,
             Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS) => Wake::Full,
             Err(_) => Wake::Closed,

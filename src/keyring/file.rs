@@ -123,7 +123,8 @@ impl Keyring {
     }
 
     /// Reads the file again if it has changed, as each new session does, and returns whether the keys are new. On an error the
-    /// previous keys stay in force. Sessions that have begun go on. Blocks for the file system.
+    /// previous keys stay in force. A node compares its sessions with the new keys within a second: those that the keys no longer permit
+    /// end, or lose the topics that the keys no longer cover. Blocks for the file system.
     ///
     /// # Errors
     ///

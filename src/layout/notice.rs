@@ -356,7 +356,9 @@ impl Entry<'_> {
     /// Whether the entry, its inline bytes and the datagram's header come unchanged from a sender with the key.
     pub(crate) fn is_authentic(&self, key: &NoticeKey) -> bool {
         let [fields @ .., first, second] = self.words;
-        key.mac(self.head, fields, self.inline) == [*first, *second]
+        let [first_mac, second_mac] = key.mac(self.head, fields, self.inline);
+        // Both words, whatever the first one is: the time tells nothing of the key.
+        (first_mac ^ first) | (second_mac ^ second) == 0
     }
 }
 

@@ -212,9 +212,9 @@ impl NodeBuilder {
     }
 
     /// Sets what the node's peers may take of it: sessions, each process and host, and bytes of landing regions. A node has no more
-    /// sessions than the process can afford beside its own topics: they take up to three quarters of the descriptors that it may have
-    /// (`ulimit -n`), and over RDMA up to half of the memory that it may lock (`ulimit -l`), unless it may lock any (`CAP_IPC_LOCK`).
-    /// [`Node::peer_limits`] returns what is in force.
+    /// sessions than the process can afford: of the descriptors that it may have (`ulimit -n`), a quarter is for its own topics, and a part
+    /// for what peers on this host send. Sessions over RDMA take up to half of the memory that it may lock (`ulimit -l`), unless it may
+    /// lock any amount (`CAP_IPC_LOCK`). [`Node::peer_limits`] returns what is in force.
     pub fn peer_limits(self, limits: PeerLimits) -> Self {
         let guard = Guard { limits, ..self.guard };
         Self { guard, ..self }

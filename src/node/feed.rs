@@ -136,7 +136,8 @@ where
         Self { log: self.log.warm(path), table: self.table.warm(table), ..self }
     }
 
-    /// Creates log and table, and opens the feed to subscribers. Allocates; does not block.
+    /// Creates log and table, and opens the feed to subscribers. Allocates; does not block, unless they are [kept](Self::warm): then it
+    /// reads and checks their files.
     ///
     /// # Errors
     ///

@@ -178,7 +178,8 @@ impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
         Self { warm: Some(path.into()), ..self }
     }
 
-    /// Creates the repository and opens the topic to subscribers. Allocates; does not block.
+    /// Creates the repository and opens the topic to subscribers. Allocates; does not block, unless the repository is
+    /// [kept](Self::warm): then it reads and checks the file.
     ///
     /// # Errors
     ///

@@ -15,8 +15,8 @@ Examples:
   fabricast pub --key-file keys rdma://10.0.0.1/md
   fabricast watch --key-file keys rdma://10.0.0.1/md      with the same line in its own file
 
-Replace a key without a gap: add the new line at both ends, then remove the old one. A changed file
-is in force at the next session.";
+Replace a key without a gap: add the new line at both ends, then remove the old one. A new key is in
+force at the next session; sessions of a removed key end within a second.";
 
 /// The arguments of `fabricast key`.
 #[derive(Debug, Args)]

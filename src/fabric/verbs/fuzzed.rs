@@ -5,6 +5,7 @@ use super::exchange::QpInfo;
 use super::greeting::{Greeting, Rejection};
 use super::message::{Frame, Inbound};
 use super::programs;
+use super::stream::{StreamEvent, take_frame};
 use crate::limits;
 
 /// Parses them as everything. What has one form only is that form.
@@ -22,6 +23,7 @@ pub(in crate::fabric) fn parse(bytes: &[u8]) {
     }
     channel::fuzzed::parse(bytes);
     frames(bytes);
+    stream(bytes);
     programs::fuzzed::parse(bytes);
 }
 
@@ -43,6 +45,40 @@ fn frames(mut bytes: &[u8]) {
             Err(_) => return,
         }
     }
+}
+
+/// Frames of a TCP connection are the same in whatever pieces they arrive.
+fn stream(bytes: &[u8]) {
+    let Some((len, bytes)) = bytes.split_first() else { return };
+    for has_beats in [false, true] {
+        let pieces = bytes.chunks(1 + usize::from(*len));
+        assert_eq!(frames_of(pieces, has_beats), frames_of([bytes], has_beats), "{has_beats}");
+    }
+}
+
+/// The frames of a stream that arrives in these pieces, up to one that is malformed.
+fn frames_of<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, has_beats: bool) -> Vec<StreamEvent> {
+    let (mut arrived, mut events) = (Vec::new(), Vec::new());
+    for piece in pieces {
+        arrived.extend_from_slice(piece);
+        loop {
+            let event = take_frame(&mut arrived, has_beats);
+            match &event {
+                StreamEvent::Nothing => break,
+                StreamEvent::Frame(frame) => {
+                    assert!((1..=limits::verbs::FRAME_LEN_MAX).contains(&frame.len()))
+                }
+                _ => {
+                    events.push(event);
+                    return events;
+                }
+            }
+            events.push(event);
+        }
+        // No more is kept than one frame.
+        assert!(arrived.len() < size_of::<u16>() + limits::verbs::FRAME_LEN_MAX);
+    }
+    events
 }
 
 /// One of each.
@@ -76,6 +112,7 @@ pub(in crate::fabric) fn samples() -> Vec<Vec<u8>> {
     ];
     samples.extend(channel::fuzzed::samples());
     samples.extend(programs::fuzzed::samples());
+    samples.push(b"\x04\0\0\0\0\0\x03abc\0\0\0\x01d\0\x05abcd".to_vec());
     let greeting = Greeting::parse(b"FBC1\x01\x01\x02\x03\x04\x05\x06\x07\x08\x00").unwrap();
     samples.push(greeting.emit_request(b"shown"));
     samples

@@ -133,7 +133,7 @@ impl FrameStream {
     /// Returns the next frame, if complete.
     pub(super) fn receive(&mut self) -> StreamEvent {
         for _ in 0..FRUITLESS_READS_MAX {
-            match self.take() {
+            match take_frame(&mut self.arrived, self.has_beats) {
                 StreamEvent::Nothing => {}
                 arrival => return arrival,
             }
@@ -149,26 +149,26 @@ impl FrameStream {
         }
         StreamEvent::Nothing
     }
+}
 
-    /// Takes a frame from the received bytes, and the beats before it.
-    fn take(&mut self) -> StreamEvent {
-        if self.has_beats {
-            let prefixes = self.arrived.chunks_exact(PREFIX_LEN);
-            let beats = prefixes.take_while(|prefix| prefix.iter().all(|byte| *byte == 0)).count();
-            self.arrived.drain(..beats * PREFIX_LEN);
-        }
-        let Some((prefix, rest)) = self.arrived.split_first_chunk::<PREFIX_LEN>() else {
-            return StreamEvent::Nothing;
-        };
-        let len = usize::from(u16::from_be_bytes(*prefix));
-        if len == 0 || len > limits::verbs::FRAME_LEN_MAX {
-            return StreamEvent::Malformed;
-        }
-        let Some((frame, _)) = rest.split_at_checked(len) else { return StreamEvent::Nothing };
-        let frame = frame.to_vec();
-        self.arrived.drain(..PREFIX_LEN + len);
-        StreamEvent::Frame(frame)
+/// Takes a frame from these received bytes, and the beats before it if there may be some.
+pub(super) fn take_frame(arrived: &mut Vec<u8>, has_beats: bool) -> StreamEvent {
+    if has_beats {
+        let prefixes = arrived.chunks_exact(PREFIX_LEN);
+        let beats = prefixes.take_while(|prefix| prefix.iter().all(|byte| *byte == 0)).count();
+        arrived.drain(..beats * PREFIX_LEN);
     }
+    let Some((prefix, rest)) = arrived.split_first_chunk::<PREFIX_LEN>() else {
+        return StreamEvent::Nothing;
+    };
+    let len = usize::from(u16::from_be_bytes(*prefix));
+    if len == 0 || len > limits::verbs::FRAME_LEN_MAX {
+        return StreamEvent::Malformed;
+    }
+    let Some((frame, _)) = rest.split_at_checked(len) else { return StreamEvent::Nothing };
+    let frame = frame.to_vec();
+    arrived.drain(..PREFIX_LEN + len);
+    StreamEvent::Frame(frame)
 }
 
 /// Whether a retry may succeed: no data, a full buffer, or a pending connect.

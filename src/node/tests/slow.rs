@@ -86,12 +86,17 @@ fn publish_waits_for_a_subscriber_and_nothing_is_lost() {
 fn publish_that_waits_too_long_names_the_slowest_and_publishes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (publishing, subscribing) = (node(&dir, "p"), node(&dir, "desk"));
-    let mut publisher = gated(&publishing, Gating::new().timeout(Duration::from_millis(5)));
+    let timeout = Duration::from_millis(5);
+    let mut publisher = gated(&publishing, Gating::new().timeout(timeout));
     let mut slow = subscriber(&subscribing, Delivery::Pull, SlowPolicy::Block);
     let mut fast = subscriber(&anonymous(&dir), Delivery::Pull, SlowPolicy::Block);
     let refused = fill(&mut publisher);
     while fast.try_receive().unwrap().is_some() {}
+    let began_ns = SystemClock.monotonic_ns();
     let error = publisher.publish(&refused).unwrap_err();
+    let waited = Duration::from_nanos(SystemClock.monotonic_ns() - began_ns);
+    // The machine may do other work, too.
+    assert!((timeout..timeout * 1000).contains(&waited), "{waited:?}");
     let PublishError::Blocked { slowest } = &error else { panic!("{error}") };
     assert_eq!((slowest.node().as_str(), slowest.process()), ("desk", std::process::id()));
     assert_eq!(slowest.lag(), publisher.newest().get());

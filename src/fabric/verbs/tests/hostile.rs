@@ -214,6 +214,7 @@ fn a_peer_that_sends_no_frames_loses_its_session() {
 #[ignore = "needs an RDMA device"]
 fn a_peer_that_floods_harms_only_itself() {
     let mut world = World::new();
+    let mut honest = world.connect();
     let (rogue, mut far) = world.rogue(false);
     let fragment = [&[0, 0, 1, 1, 0, 1, 0, 0, 0, 0, 0, 0], [7; 100].as_slice()].concat();
     let mut sent = 0;
@@ -222,10 +223,14 @@ fn a_peer_that_floods_harms_only_itself() {
             let _ = rogue.endpoint.send(&fragment);
             sent += 1;
         }
+        send(&mut *honest.0, b"meanwhile", None);
+        assert_eq!(receive(&mut *honest.1).0, b"meanwhile");
         rogue.endpoint.failure()
     });
     assert!(sent >= 10, "{sent} frames until {error:?}");
     assert!(end(&mut *far).is_err(), "fragments that do not follow each other");
+    send(&mut *honest.1, b"and afterwards", None);
+    assert_eq!(receive(&mut *honest.0).0, b"and afterwards");
     let (mut near, mut far) = world.connect();
     send(&mut *near, b"fine", None);
     assert_eq!(receive(&mut *far).0, b"fine");

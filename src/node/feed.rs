@@ -11,6 +11,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::persistent::{Reopen, persistent};
 use super::publish::Beginning;
 use super::terms::Terms;
+use super::topics::table_of;
 use super::{Node, PublisherBuilder, SubscriberBuilder};
 use crate::fabric::Target;
 use crate::id::{Delivery, Epoch, SlowPolicy, TopicName};
@@ -494,11 +495,6 @@ where
         let mut fields = out.debug_struct("FeedSubscriberBuilder");
         fields.field("settings", settings).field("interval", interval).finish_non_exhaustive()
     }
-}
-
-/// The name of a feed's table.
-pub(super) fn table_of(feed: &str) -> String {
-    format!("{feed}/table")
 }
 
 /// The repository file of a feed's table, given that of its log.

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::feed::table_of;
 use crate::fabric::KeyedWaker;
 use crate::id::{TopicId, TopicName};
 use crate::limits;
@@ -35,6 +34,11 @@ pub(super) struct Reserved<'a> {
     /// The node had no other topics when it was reserved.
     pub(super) began: bool,
     filled: bool,
+}
+
+/// The name of a feed's table.
+pub(super) fn table_of(feed: &str) -> String {
+    format!("{feed}/table")
 }
 
 impl Topics {

@@ -184,9 +184,9 @@ impl Node {
     }
 
     /// Revokes the access of these subscribers to a topic of this node, now: their subscriptions end with
-    /// [`ControlError::Revoked`](crate::ControlError::Revoked), and those of others go on. The name of a feed means its log and its table.
-    /// Returns how many subscriptions ended; a subscriber of a feed may have one to each. To keep a subscriber away, also have the [admission](NodeBuilder::admission) refuse it, or remove its key from the keyring: otherwise it may
-    /// subscribe again.
+    /// [`ControlError::Revoked`](crate::ControlError::Revoked), and those of others go on. The name of a feed means its log and its
+    /// table. Returns how many subscriptions ended; a subscriber of a feed may have one to each. To keep a subscriber away, also have
+    /// the [admission](NodeBuilder::admission) refuse it, or remove its key from the keyring: otherwise it may subscribe again.
     ///
     /// On return nothing is written to the landing regions of these subscribers any more, and over RDMA the repository is unreadable for
     /// them, whatever their programs do: their memory windows are closed. Their nodes have a second to stop reading before that, so that

@@ -17,7 +17,7 @@ fn hindrance() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("only root makes namespaces of processes".to_owned());
     }
-    match Command::new("unshare").args(["--pid", "--fork", "true"]).output() {
+    match Command::new("unshare").args(["--pid", "--fork", "--kill-child", "--", "true"]).output() {
         Ok(output) if output.status.success() => None,
         Ok(output) => Some(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
         Err(error) => Some(format!("unshare: {error}")),

@@ -357,7 +357,7 @@ impl Entry<'_> {
     pub(crate) fn is_authentic(&self, key: &NoticeKey) -> bool {
         let [fields @ .., first, second] = self.words;
         let [first_mac, second_mac] = key.mac(self.head, fields, self.inline);
-        // Both words, whatever the first one is: the time tells nothing of the key.
+        // Compares both words, so that the time taken reveals nothing about the key.
         (first_mac ^ first) | (second_mac ^ second) == 0
     }
 }

@@ -184,15 +184,16 @@ impl Node {
     }
 
     /// Revokes the access of these subscribers to a topic of this node, now: their subscriptions end with
-    /// [`ControlError::Revoked`](crate::ControlError::Revoked), and those of others go on. The name of a feed means its log and its
-    /// table. Returns how many subscriptions ended; a subscriber of a feed may have one to each. To keep a subscriber away, also have
-    /// the [admission](NodeBuilder::admission) refuse it, or remove its key from the keyring: otherwise it may subscribe again.
+    /// [`ControlError::Revoked`](crate::ControlError::Revoked), and those of others go on. Revoking a feed revokes its log and its table.
+    /// Returns how many subscriptions ended; a subscriber of a feed may have one to each. To keep a subscriber away, also have the
+    /// [admission](NodeBuilder::admission) refuse it, for the log and the table of a feed, or remove its key from the keyring: otherwise
+    /// it may subscribe again.
     ///
     /// On return nothing is written to the landing regions of these subscribers any more, and over RDMA the repository is unreadable for
     /// them, whatever their programs do: their memory windows are closed. Their nodes have a second to stop reading before that, so that
-    /// their other subscriptions go on. Where the device has no memory windows, the whole session with the
-    /// subscriber's node ends. A subscriber on this host can keep what it has mapped, until the topic ends, if it ignores the end; one of
-    /// this library does not.
+    /// their other subscriptions go on. Where the device has no memory windows, the whole session with the subscriber's node ends, and
+    /// its key for the topic opens the memory again in another session. A subscriber on this host can keep what it has mapped, until the
+    /// topic ends, if it ignores the end; one of this library does not.
     ///
     /// Blocks until the node's thread has done it: less than a millisecond on this host, over RDMA up to 200 ms, at most a second for
     /// subscribers that go on reading, and as long as a value takes that is being written to them. A subscription to a topic that has

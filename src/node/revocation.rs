@@ -66,8 +66,8 @@ impl Revocation {
         &self.topic
     }
 
-    /// Whether this subscriber of this topic loses its access, where a feed also has this table. One at which the program's function
-    /// panics does.
+    /// Whether this subscriber of this topic loses its access; `table` is the table of the feed, if the topic to revoke is one. A
+    /// subscriber at which the program's function panics does.
     pub(super) fn covers(&self, topic: &TopicName, table: Option<&TopicName>, peer: &Peer) -> bool {
         let is_covered = self.topic == *topic || table == Some(topic);
         is_covered && catch_unwind(AssertUnwindSafe(|| (self.is_revoked)(peer))).unwrap_or(true)

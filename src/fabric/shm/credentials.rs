@@ -18,7 +18,7 @@ pub(super) struct Credentials {
 }
 
 impl Credentials {
-    /// Those of the peer of this socket. Not by rustix, in which no process is 0.
+    /// Returns the credentials of this socket's peer. Uses nix, because rustix cannot represent process 0.
     pub(super) fn of_peer(socket: &impl AsFd) -> Result<Self, Errno> {
         let found: UnixCredentials = getsockopt(&socket.as_fd(), PeerCredentials)
             .map_err(|errno| Errno::from_raw_os_error(errno as i32))?;

@@ -564,7 +564,7 @@ fn malformed_invitations_over_rdma_connected_by_tcp_are_refused_and_the_listener
 
 fn landing_regions_are_limited(connect: RdmaConnect, port: u16) {
     /// Long enough for honest answers in emulation.
-    const SHORT: Duration = Duration::from_secs(8);
+    const SHORT: Duration = Duration::from_secs(15);
     let dir = tempfile::tempdir().unwrap();
     let mut victim = Victim::open(&dir, connect, port);
     let at = address(port + 1);

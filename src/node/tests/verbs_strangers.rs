@@ -467,7 +467,7 @@ fn tag_of_another_request_over_rdma_is_not_admitted() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn stranger_who_proves_nothing_over_rdma_loses_its_place_after_two_seconds() {
-    // One place, and one that has just been left.
+    // Two places: one for the peer, one for a session that has just ended.
     let limits = PeerLimits { rdma_sessions_per_host: 2, ..PeerLimits::default() };
     for connect in CONNECTS {
         let quotes = Quotes::open_limited(limits);
@@ -480,7 +480,8 @@ fn stranger_who_proves_nothing_over_rdma_loses_its_place_after_two_seconds() {
             println!("{connect:?}: refused after {:?}", Duration::from_nanos(took_ns));
             assert_eq!(names(&told), expected, "{connect:?}");
             assert_eq!(refusal(told.last().unwrap()), (RefuseReason::HelloDeadline, ""));
-            let bounds = limits::HELLO_DEADLINE_NS..4 * limits::HELLO_DEADLINE_NS;
+            // The machine may do other work, too.
+            let bounds = limits::HELLO_DEADLINE_NS..10 * limits::HELLO_DEADLINE_NS;
             assert!(bounds.contains(&took_ns), "{took_ns} ns");
         }
         honest_session(&quotes, connect);

@@ -264,6 +264,8 @@ pub(crate) const REVOKED_GRACE_NS: u64 = 1_000_000_000;
 pub(crate) const REVOKED_DETACH_NS: u64 = 200_000_000;
 /// How often a node looks whether the file of its keyring has changed, nanoseconds.
 pub(crate) const KEYRING_CHECK_NS: u64 = 1_000_000_000;
+/// How often a node looks whether a connection of a peer that dialled is established, nanoseconds.
+pub(crate) const CONNECTING_CHECK_NS: u64 = 250_000_000;
 /// How long a peer that dialled has to say hello, nanoseconds.
 pub(crate) const HELLO_DEADLINE_NS: u64 = 2_000_000_000;
 /// How long a session may last in which nothing is attached, nanoseconds. Clients end theirs as soon as they do not need it.

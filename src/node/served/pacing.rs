@@ -45,14 +45,15 @@ impl Served {
 
     /// The deadline of the hello begins when the connection is established.
     pub(super) fn await_connection(&mut self, now_ns: u64) {
+        let was_connecting = self.tenure.connecting_ns.take().is_some();
         if !self.session.awaits_hello() {
             return;
         }
         let is_connecting = self.connection.capabilities().is_connecting;
-        if is_connecting || self.tenure.was_connecting {
+        if is_connecting || was_connecting {
             self.session.expect_hello_until(now_ns.saturating_add(limits::HELLO_DEADLINE_NS));
         }
-        self.tenure.was_connecting = is_connecting;
+        self.tenure.connecting_ns = is_connecting.then_some(now_ns);
     }
 
     /// Ends a session in which nothing has been attached for a while. One whose peer was invited, and has yet to attach, has a deadline of

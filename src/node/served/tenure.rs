@@ -6,8 +6,8 @@ use crate::limits;
 /// What a peer may still ask for, and how long.
 #[derive(Debug, Default)]
 pub(super) struct Tenure {
-    /// The connection was not established at the last turn.
-    pub(super) was_connecting: bool,
+    /// When the last turn was, if the connection was not established then, ns.
+    pub(super) connecting_ns: Option<u64>,
     /// Since when nothing is attached, ns.
     pub(super) idle_since_ns: Option<u64>,
     /// When a message was taken last although its requests wait, ns.
@@ -19,7 +19,9 @@ pub(super) struct Tenure {
 impl Tenure {
     /// When a turn is due; `is_held_back`: the connection holds back the next message.
     pub(super) fn due_ns(&self, is_held_back: bool) -> impl Iterator<Item = u64> {
-        self.idle_until_ns(is_held_back).into_iter().chain(self.waits_until_ns)
+        // Nothing says that a connection is established until the peer says something.
+        let established_ns = self.connecting_ns.map(|ns| ns.saturating_add(limits::CONNECTING_CHECK_NS));
+        self.idle_until_ns(is_held_back).into_iter().chain(self.waits_until_ns).chain(established_ns)
     }
 
     /// Until when nothing has to be attached, if nothing is. What is held back may attach something.

@@ -55,6 +55,36 @@ fn deadline_of_the_hello_begins_when_the_connection_is_established() {
     assert!(setup.served.is_over());
 }
 
+/// Nothing wakes the node's thread for that: the provider's thread has taken the event.
+#[test]
+fn connection_that_is_established_unnoticed_has_no_longer_for_its_hello() {
+    let mut setup = Setup::new();
+    setup.line.lock().capabilities.is_connecting = true;
+    let began_ns = setup.node.core().clock.monotonic_ns();
+    setup.turn_at(began_ns);
+    setup.line.lock().capabilities.is_connecting = false;
+    let mut over_ns = began_ns;
+    while !setup.served.is_over() {
+        over_ns = setup.served.due_ns(over_ns).unwrap();
+        setup.turn_at(over_ns);
+    }
+    let took_ns = over_ns - began_ns;
+    assert!(took_ns <= limits::HELLO_DEADLINE_NS + limits::CONNECTING_CHECK_NS, "{took_ns} ns");
+}
+
+#[test]
+fn connection_that_was_established_is_not_looked_at_any_more() {
+    let mut setup = Setup::new();
+    setup.line.lock().capabilities.is_connecting = true;
+    let now_ns = setup.node.core().clock.monotonic_ns();
+    setup.turn_at(now_ns);
+    assert_eq!(setup.served.due_ns(now_ns), Some(now_ns + limits::CONNECTING_CHECK_NS));
+    setup.line.lock().capabilities.is_connecting = false;
+    assert!(matches!(setup.turn(None)[..], [Ok(ClientEvent::Ready { .. })]));
+    let due_ns = setup.served.due_ns(now_ns).unwrap();
+    assert!(due_ns > now_ns + limits::HELLO_DEADLINE_NS, "{due_ns} {now_ns}");
+}
+
 /// It stays readable: if it were watched, the thread would spin.
 #[test]
 fn connection_that_is_held_back_is_looked_at_when_it_is_due() {

@@ -28,6 +28,15 @@ fn remove(world: &mut World, key: &[u8], at: u64) {
     world.writer.commit(1);
 }
 
+/// Removes a key and adds it again in one commit: its last life ends in a cell before that of the new one.
+fn replace(world: &mut World, key: &[u8], at: u64) {
+    name(world, key, at);
+    assert!(world.writer.stage_removal(key.len(), 1));
+    world.writer.room()[..key.len()].copy_from_slice(key);
+    world.writer.stage_filled((key.len(), key.len() + 9), None, 1).unwrap();
+    world.writer.commit(1);
+}
+
 /// Receives until there is nothing more.
 fn receive(reader: &mut TableReader, memory: &Region) -> Vec<(Vec<u8>, bool)> {
     let mut received = Vec::new();
@@ -279,4 +288,38 @@ fn value_after_a_damaged_one_is_received_while_the_next_is_published() {
         assert_received(&mut reader, &world.region, &[(KEY, true)]);
         assert_eq!((reader.last().get(), reader.suspect_count()), (4, 0));
     }
+}
+
+#[test]
+fn key_that_one_commit_removed_and_added_is_not_reported_as_removed_by_the_next_subscription() {
+    let mut world = World::new(8, 4, 1);
+    put(&mut world, KEY, 1);
+    let mut before = world.reader();
+    assert_received(&mut before, &world.region, &[(KEY, true)]);
+    replace(&mut world, KEY, 2);
+    assert_received(&mut before, &world.region, &[(KEY, false), (KEY, true)]);
+    let mut reader = world.reader();
+    reader.resume(&mut before, true);
+    assert_received(&mut reader, &world.region, &[]);
+    assert_eq!(reader.complete().get(), 2);
+    remove(&mut world, KEY, 3);
+    assert_received(&mut reader, &world.region, &[(KEY, false)]);
+}
+
+/// The subscription was lost when it had reported the removal.
+#[test]
+fn key_that_one_commit_removed_and_added_is_received_by_the_next_subscription() {
+    let mut world = World::new(8, 4, 1);
+    put(&mut world, KEY, 1);
+    let mut before = world.reader();
+    assert_received(&mut before, &world.region, &[(KEY, true)]);
+    replace(&mut world, KEY, 2);
+    let removal = before.poll(&world.region).unwrap();
+    assert!(removal.is_some() && !before.changed().is_present);
+    let mut reader = world.reader();
+    reader.resume(&mut before, true);
+    assert_received(&mut reader, &world.region, &[(KEY, true)]);
+    put(&mut world, OTHER, 3);
+    assert_received(&mut reader, &world.region, &[(OTHER, true)]);
+    assert_eq!(reader.complete().get(), 3);
 }

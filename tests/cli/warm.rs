@@ -111,6 +111,53 @@ fn file_without_a_repository_is_named_with_what_to_do() {
     assert_eq!(std::fs::read(&foreign).expect("it is there"), [b'x'; 10_000]);
 }
 
+/// The publisher has ended: nothing else tells that an entry is missing.
+#[test]
+fn damaged_entry_and_missing_key_of_a_file_are_told_apart() {
+    let (place, memory) = (Place::new(), memory());
+    let path = memory.path().join("table");
+    let mut publisher = publish(&place, "table", &path);
+    ["a\tfirst", "b\tsecond"].iter().for_each(|line| publisher.write(line));
+    wait_until("the last line", || place.run(&["get", "shm:p/t"]).out.contains("\"second\""));
+    publisher.end_input();
+    publisher.end();
+    let missing = ["get", &target(&path), "c"];
+    place.run(&missing).assert_failure(1, &["has no key \"c\"", "it has ended"]);
+    let none = place.run(&["tail", &target(&path), "--key", "c*"]);
+    none.assert_failure(1, &["has no key that matches"]);
+    let mut bytes = std::fs::read(&path).expect("it is there");
+    let at = bytes.windows(5).position(|bytes| bytes == b"first").expect("its value");
+    bytes[at] ^= 1;
+    std::fs::write(&path, bytes).expect("it is there");
+    for key in ["a", "c"] {
+        let damaged = place.run(&["get", &target(&path), key]);
+        damaged.assert_failure(1, &["it has damaged entries (1)"]);
+    }
+    let tail = place.run(&["tail", &target(&path), "--last", "5"]);
+    assert_eq!(tail.code, Some(1), "{tail:?}");
+    assert!(tail.out.contains("\"second\"") && tail.error.contains("1 value is damaged"), "{tail:?}");
+}
+
+#[test]
+fn file_that_is_cut_while_it_is_read_is_a_failure() {
+    let (place, memory) = (Place::new(), memory());
+    let path = memory.path().join("log");
+    let more = ["--kind", "log", "--capacity", "16M", "--warm", text(&path)];
+    let mut publisher = place.publish_with("shm:p/t", &more);
+    let lines: Vec<String> = (0..50_000).map(|number| format!("{number:060}")).collect();
+    lines.iter().for_each(|line| publisher.write(line));
+    publisher.end_input();
+    publisher.end();
+    let tail = place.start(&["tail", &target(&path), "--earliest"]);
+    assert!(tail.line().contains(&lines[0]));
+    // It waits for its output to be read.
+    let file = std::fs::OpenOptions::new().write(true).open(&path).expect("it is there");
+    file.set_len(4096).expect("it can be cut");
+    let ended = tail.end();
+    assert_eq!(ended.code, Some(1), "{:?}", ended.error);
+    assert!(ended.error.contains("could not be read"), "{:?}", ended.error);
+}
+
 #[test]
 fn file_for_which_there_is_no_space_is_named_with_its_length() {
     let (place, memory) = (Place::new(), memory());

@@ -25,7 +25,7 @@ const LAPPED: &str = "lapped";
 /// The reason when bytes are not what was published.
 pub(crate) const DAMAGED: &str = "damaged";
 /// The reason when the connection was lost first.
-const CUT_OFF: &str = "cut off";
+pub(crate) const CUT_OFF: &str = "cut off";
 /// The reason when no line has brought records.
 const MISSING: &str = "missing";
 /// The reason when bytes are not a value of the topic's type.

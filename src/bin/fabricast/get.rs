@@ -226,7 +226,10 @@ impl Newest<Found> {
         let has_keys = matches!(subscriber, AnySubscriber::Table(_)) && arguments.key.is_none();
         let sentence = match (self, &arguments.key) {
             (Self::Nothing, Some(key)) if subscriber.stats().expired == 0 => {
-                return table::no_key(subscriber, target, key, arguments.wait);
+                return table::no_key(subscriber, target, key, Some(arguments.wait));
+            }
+            (Self::Ended, Some(key)) if subscriber.stats().expired == 0 => {
+                return table::no_key(subscriber, target, key, None);
             }
             (Self::Ended, _) if has_keys => format!("{target} has no keys: it has ended"),
             (Self::Ended, _) => format!("nothing arrived from {target}: it has ended"),

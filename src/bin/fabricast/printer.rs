@@ -6,7 +6,7 @@ use clap::Args;
 use fabricast::{AnySubscriber, Raw, Target, TopicName};
 use serde::Serialize;
 
-use super::arrivals::{CONFLATED, DAMAGED, Loss, UNDECODABLE};
+use super::arrivals::{CONFLATED, CUT_OFF, DAMAGED, Loss, UNDECODABLE};
 use super::failure::{Exit, Failure};
 use super::output::{age, hex_dump, json_line};
 use super::subscription::Value;
@@ -72,6 +72,7 @@ pub(crate) struct Printer {
     out: StdoutLock<'static>,
     shown: u64,
     damaged: u64,
+    cut_off: u64,
     lost: u64,
 }
 
@@ -79,7 +80,16 @@ impl Printer {
     /// A printer for this topic.
     pub(crate) fn new(subscriber: &AnySubscriber<Raw>, form: Form) -> Self {
         let (topic, schemas) = (subscriber.topic().clone(), Schemas::of(subscriber));
-        Self { topic, schemas, form, out: std::io::stdout().lock(), shown: 0, damaged: 0, lost: 0 }
+        Self {
+            topic,
+            schemas,
+            form,
+            out: std::io::stdout().lock(),
+            shown: 0,
+            damaged: 0,
+            cut_off: 0,
+            lost: 0,
+        }
     }
 
     /// Goes on with the values of this subscriber, which may be of another type.
@@ -95,6 +105,11 @@ impl Printer {
     /// The number of values that were damaged, or not of the topic's type.
     pub(crate) fn damaged(&self) -> u64 {
         self.damaged
+    }
+
+    /// The number of values that could not be read any more.
+    pub(crate) fn cut_off(&self) -> u64 {
+        self.cut_off
     }
 
     /// Prints on standard error how many records of this topic were lost in all, if some were.
@@ -156,6 +171,9 @@ impl Printer {
         let Loss { first, count, reason } = loss;
         if [DAMAGED, UNDECODABLE].contains(&reason) {
             self.damaged = self.damaged.saturating_add(count);
+        }
+        if reason == CUT_OFF {
+            self.cut_off = self.cut_off.saturating_add(count);
         }
         if reason != CONFLATED {
             self.lost = self.lost.saturating_add(count);

@@ -63,12 +63,12 @@ pub(super) fn newest_of_key(
     }
 }
 
-/// The failure if a table does not have a key.
+/// The failure if a table does not have a key: after this wait, or for good if it has ended.
 pub(super) fn no_key(
     subscriber: &AnySubscriber<Raw>,
     target: &Target,
     key: &str,
-    waited: Duration,
+    waited: Option<Duration>,
 ) -> Failure {
     let damaged = match subscriber {
         AnySubscriber::Table(table) if table.suspect_count() > 0 => {
@@ -76,7 +76,10 @@ pub(super) fn no_key(
         }
         _ => String::new(),
     };
-    let what = format!("{}, or print all keys with `fabricast get {target}`", advice_to_wait(waited));
+    let what = waited.map_or_else(
+        || "it has ended".to_owned(),
+        |waited| format!("{}, or print all keys with `fabricast get {target}`", advice_to_wait(waited)),
+    );
     Failure::new(Exit::No, format!("{target} has no key {key:?}{damaged}: {what}"))
 }
 

@@ -145,6 +145,14 @@ impl Arguments {
             let sentence = format!("{values} damaged or undecodable in {target}: check its publisher");
             return Err(Failure::new(Exit::No, sentence));
         }
+        if !self.follow && printer.cut_off() > 0 {
+            let (lost, target) = (printer.cut_off(), &*self.target);
+            let records = if lost == 1 { "1 record" } else { &format!("{lost} records") };
+            let sentence = format!(
+                "{records} of {target} could not be read: the connection was lost, or the file was cut, before that"
+            );
+            return Err(Failure::new(Exit::No, sentence));
+        }
         let Some(pattern) = self.keys.pattern() else { return Ok(Exit::Done) };
         if self.follow || shown > 0 || (self.last == 0 && self.from.is_none() && !self.earliest) {
             return Ok(Exit::Done);

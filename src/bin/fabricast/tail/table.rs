@@ -44,11 +44,16 @@ pub(super) fn run(
             Arrival::Lost(_, lost) => printer.loss(lost)?,
             Arrival::Found { .. } => arrivals.current().into_iter().for_each(|it| printer.renew(it)),
             Arrival::Parted | Arrival::Nothing => {}
-            Arrival::Over(why) if printer.shown() == 0 => return Err(arrivals.nothing(&why)),
+            Arrival::Over(why) if printer.shown() == 0 && arguments.follow => {
+                return Err(arrivals.nothing(&why));
+            }
             Arrival::Over(_) | Arrival::Interrupted => break,
         }
     }
-    Ok(Exit::Done)
+    match arrivals.was_interrupted() {
+        true => Ok(Exit::Done),
+        false => arguments.outcome(&printer, "key"),
+    }
 }
 
 /// The newest values of all keys, in the order of their commits; and the end, if it came first.

@@ -36,8 +36,8 @@ impl TableReader {
         self.recalled = Recalled { keys, done, complete, gone, ..Recalled::default() };
     }
 
-    /// Records that the removal of a key is reported, whose last life this was: until the pass is over nothing else tells that to the reader
-    /// of another subscription. A key that finds no place may be received once more there.
+    /// Records that the removal of a key is reported, whose last life this was: until the pass is over nothing else tells that to the
+    /// reader of another subscription. A key that finds no place may be received once more there.
     pub(super) fn note_gone(&mut self, key: Box<[u8]>, life: GoneLife) {
         if self.gone.len() < self.geometry.capacity() || self.gone.contains_key(&key) {
             self.gone.insert(key, life);

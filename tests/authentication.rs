@@ -319,6 +319,26 @@ fn change_elsewhere_ends_no_dialled_session(medium: Medium) {
     );
 }
 
+/// The other end has refused nothing.
+fn error_names_the_node_whose_keys_were_removed(medium: Medium) {
+    let world = World::new(medium);
+    let (_publishers, _node, address) = world.publishing(publishers_keys());
+    let path = world.dir.path().join("keys");
+    let line = |byte| format!("ops read * {}", secret(byte));
+    replace(&path, &line(3));
+    let node = world.builder().keys(Keyring::open(&path).expect("a keyring")).open().expect("a node");
+    let mut subscriber = subscribe(&node, &address, "md/a").expect("the key covers it");
+    wait_for_value(&mut subscriber, 7);
+    replace(&path, &line(9));
+    let error = loop {
+        match subscriber.receive_timeout(PATIENCE) {
+            Ok(sample) => assert!(sample.is_some(), "the session ends"),
+            Err(error) => break error.to_string(),
+        }
+    };
+    assert_eq!(error, "this node does not admit the publisher any more");
+}
+
 /// One node has two subscriptions to a topic, by pull and by push, and one to another; a second node subscribes, too.
 fn revoked_subscriber_loses_its_topic_only(medium: Medium) {
     let world = World::new(medium);
@@ -529,6 +549,7 @@ over_every_medium! {
     rotated_key_is_in_force_at_the_next_session,
     narrowed_key_loses_topics,
     change_elsewhere_ends_no_dialled_session,
+    error_names_the_node_whose_keys_were_removed,
     revoked_subscriber_loses_its_topic_only,
     revoked_subscriber_of_a_feed_loses_log_and_table,
     application_refuses_peers_that_have_keys,

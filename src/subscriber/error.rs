@@ -3,7 +3,7 @@ use std::time::Duration;
 
 #[cfg(feature = "tokio")]
 use super::AsyncError;
-use crate::control::{ControlError, RefuseReason};
+use crate::control::{ControlError, RefuseReason, Unproven};
 use crate::fabric::{AddressError, FabricError, Target};
 use crate::id::{Epoch, Kind, NameError, NodeName, Sequence, TopicName};
 use crate::layout::GeometryError;
@@ -242,7 +242,9 @@ pub enum ReceiveError {
 
 /// How a line differs from others.
 fn gone(source: &ControlError) -> &'static str {
-    if source.denies_access() {
+    if matches!(source, ControlError::Unauthenticated { why: Unproven::KeysRemoved }) {
+        "this node does not admit the publisher any more"
+    } else if source.denies_access() {
         "the publisher does not admit this subscriber any more"
     } else {
         "the publisher is gone"

@@ -41,7 +41,7 @@ pub(crate) trait RemoteRead: Debug + Send {
     /// Starts reading these ranges, in no particular order and not atomically. Only one batch at a time.
     fn post(&mut self, ranges: &[ByteRange]) -> Result<Completion, FabricError>;
 
-    /// Returns whether the batch is complete.
+    /// Returns whether the batch is complete. After an error only a part of it may have been read.
     fn poll(&mut self) -> Result<Completion, FabricError>;
 
     /// Returns another reader of the first `len` bytes, with a copy of its own, for another thread. `None` if that is impossible, or

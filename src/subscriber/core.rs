@@ -402,7 +402,8 @@ impl<R: Reader> Core<R> {
                 Err(failure) => return Ok(Look::Failure(failure)),
             }
             let completion = if fetching.is_some() {
-                remote.poll()?
+                // What has failed may be there in part: it is read again.
+                remote.poll().inspect_err(|_| *fetching = None)?
             } else {
                 if let Some(notices) = &mut notices
                     && !reader.wants_more()
@@ -457,8 +458,6 @@ impl<R: Reader> Core<R> {
     /// Handles a failed fetch.
     #[cold]
     fn fail(&mut self, error: FabricError) -> Result<Option<Taken>, ReceiveError> {
-        // A broken connection may have delivered only part of the read.
-        self.fetching.take_if(|_| error.ends_connection());
         if self.subscription.has_ended() {
             return self.conclude();
         }

@@ -58,6 +58,20 @@ pub(crate) struct Subscription {
     has_left: bool,
 }
 
+/// Waits for what is under way, if something is. After an error it is given up: only a part of it may have been read.
+fn finish_fetch<F>(
+    remote: &mut dyn RemoteRead,
+    fetching: &mut Option<Fetching<F>>,
+    clock: &dyn Clock,
+    timeout_ns: u64,
+) -> Result<Completion, FabricError> {
+    if fetching.is_none() {
+        return Ok(Completion::Done);
+    }
+    let finished = remote.poll().and_then(|polled| finish(remote, polled, clock, timeout_ns));
+    finished.inspect_err(|_| *fetching = None)
+}
+
 /// A batch of reads in progress.
 #[derive(Debug)]
 pub(super) enum Fetching<F> {
@@ -443,9 +457,8 @@ impl Subscription {
             }
             Source::Remote(remote) => remote.as_mut(),
         };
-        let under_way = if fetching.is_some() { remote.poll()? } else { Completion::Done };
         let (clock, timeout_ns) = (self.clock.as_ref(), limits::ANSWER_DEADLINE_NS);
-        let mut completion = finish(remote, under_way, clock, timeout_ns)?;
+        let mut completion = finish_fetch(remote, fetching, clock, timeout_ns)?;
         if completion == Completion::Done {
             let headers = ByteRange { offset: 0, len: BODY_OFFSET };
             let read = read_now(remote, headers, clock, timeout_ns);
@@ -482,8 +495,7 @@ impl Subscription {
             Source::Remote(remote) => remote.as_mut(),
         };
         let (clock, timeout_ns) = (self.clock.as_ref(), limits::ANSWER_DEADLINE_NS);
-        let under_way = if fetching.is_some() { remote.poll()? } else { Completion::Done };
-        let mut completion = finish(remote, under_way, clock, timeout_ns)?;
+        let mut completion = finish_fetch(remote, fetching, clock, timeout_ns)?;
         if completion == Completion::Done {
             let posted = remote.post(ranges)?;
             completion = finish(remote, posted, clock, timeout_ns)?;

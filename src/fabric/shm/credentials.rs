@@ -1,4 +1,4 @@
-//! Who is at the other end of a session's socket.
+//! The credentials of the peer of a session's socket.
 
 use std::os::fd::AsFd;
 

@@ -16,8 +16,8 @@ const PANICKED: &str = "this node's admission panicked";
 /// Called on the node's thread, so it must not block. What it panics at is refused.
 pub trait Admission: Debug + Send + Sync {
     /// Decides whether this peer may subscribe to this topic ([`Right::Read`]), or publish it to a listener of this node
-    /// ([`Right::Publish`]). It is asked whether or not there is such a topic or listener. A feed `F`
-    /// has two topics, its log `F` and its table `F/table`, and it is asked about each. The peer receives the reason of a refusal.
+    /// ([`Right::Publish`]). It is asked whether or not there is such a topic or listener. A feed `F` has two
+    /// topics, its log `F` and its table `F/table`, and it is asked about each. The peer receives the reason of a refusal.
     ///
     /// # Errors
     ///

@@ -157,6 +157,11 @@ impl<'a> Arrivals<'a> {
         self.interrupt.came()
     }
 
+    /// Whether the time of --for is over.
+    pub(crate) fn is_out_of_time(&self) -> bool {
+        self.deadline.as_ref().is_some_and(Deadline::is_over)
+    }
+
     /// The last sequence received.
     pub(crate) fn last(&self) -> Sequence {
         self.source.last()

@@ -44,7 +44,13 @@ pub(super) fn run(
             Arrival::Lost(_, lost) => printer.loss(lost)?,
             Arrival::Found { .. } => arrivals.current().into_iter().for_each(|it| printer.renew(it)),
             Arrival::Parted | Arrival::Nothing => {}
-            Arrival::Over(why) if printer.shown() == 0 && arguments.follow => {
+            // That a key is not there is said below, if all of the table was read.
+            Arrival::Over(why)
+                if printer.shown() == 0
+                    && (arguments.follow
+                        || arguments.keys.pattern().is_none()
+                        || arrivals.is_out_of_time()) =>
+            {
                 return Err(arrivals.nothing(&why));
             }
             Arrival::Over(_) | Arrival::Interrupted => break,

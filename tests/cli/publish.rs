@@ -5,6 +5,7 @@ use std::time::Duration;
 use fabricast::{Decoded, Node, Raw, ReceiveError};
 use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
+use serde_json::Value;
 
 use crate::support::{Place, TIMEOUT, json, wait_until};
 
@@ -347,6 +348,44 @@ fn values_expire_after_the_lifespan_that_is_declared() {
     let is_shown = |line: &str| line.split_whitespace().eq(["lifespan", "1.0ms"]);
     assert!(info.printed().lines().any(is_shown), "{}", info.printed());
     place.run(&["get", "shm:p/t"]).assert_failure(1, &["shm:p/t has expired", "1.0ms"]);
+}
+
+#[test]
+fn commands_name_what_has_expired() {
+    let place = Place::new();
+    let kinds = [("log", "1", "2"), ("table", "a\t1", "b\t2")];
+    for (kind, one, other) in kinds {
+        let target = format!("shm:p-{kind}/t");
+        let target = target.as_str();
+        let options = ["--kind", kind, "--lifespan", "1ms", "--quiet", "--linger", "1m"];
+        let mut publisher = place.start(&[&["pub", target], &options[..]].concat());
+        // Lines that are read together are one commit.
+        for (sequence, line) in [(1, one), (2, other)] {
+            publisher.write(line);
+            wait_until("the value to expire", || {
+                let info = place.run(&["info", target, "--json"]);
+                let is_old = |info: Value| {
+                    info["sequence"] == sequence && info["age_ns"].as_u64().is_some_and(|age| age > 1_000_000)
+                };
+                info.code == Some(0) && is_old(json(info.printed()))
+            });
+        }
+        let tail = place.run(&["tail", target]);
+        assert_eq!((tail.code, tail.out.as_str()), (Some(0), ""), "{tail:?}");
+        let left_out = format!("{target}: 2 values were left out: expired after a lifespan of 1.0ms");
+        assert!(tail.error.contains(&left_out), "{tail:?}");
+        match kind {
+            "log" => {
+                place.run(&["get", target]).assert_failure(1, &["newest value of", "has expired"]);
+            }
+            _ => {
+                place.run(&["get", target]).assert_failure(1, &["all values of", "have expired", "1.0ms"]);
+                let get = place.run(&["get", target, "a"]);
+                get.assert_failure(1, &["key \"a\" of", "has expired", "1.0ms"]);
+                place.run(&["get", target, "c"]).assert_failure(1, &["has no key \"c\""]);
+            }
+        }
+    }
 }
 
 /// Nobody knows whether the program of a stopped process will receive the last line: the command waits for a while, and then says so.

@@ -122,9 +122,13 @@ fn damaged_entry_and_missing_key_of_a_file_are_told_apart() {
     publisher.end_input();
     publisher.end();
     let missing = ["get", &target(&path), "c"];
-    place.run(&missing).assert_failure(1, &["has no key \"c\"", "it has ended"]);
+    let sentence = format!("{} has no key \"c\": it has ended", target(&path));
+    place.run(&missing).assert_failure(1, &[&sentence]);
     let none = place.run(&["tail", &target(&path), "--key", "c*"]);
-    none.assert_failure(1, &["has no key that matches"]);
+    none.assert_failure(1, &[&target(&path), "has no key that matches c*: check --key\n"]);
+    let later = place.run(&["tail", &target(&path), "--from", "99"]);
+    later.assert_failure(1, &[&format!("{} has no commit 99 (newest: ", target(&path))]);
+    assert!(!later.error.contains("--follow"), "{later:?}");
     let mut bytes = std::fs::read(&path).expect("it is there");
     let at = bytes.windows(5).position(|bytes| bytes == b"first").expect("its value");
     bytes[at] ^= 1;

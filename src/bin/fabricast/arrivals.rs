@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fabricast::{AnySubscriber, ErrorChain, Kind, Liveness, Raw, ReceiveError, Sequence, Target};
+use fabricast::{AnySubscriber, ErrorChain, Kind, Liveness, Raw, ReceiveError, Sequence};
 
 use super::clock::{self, Deadline};
 use super::failure::{Exit, Failure};
@@ -10,6 +10,7 @@ use super::interrupt::Interrupt;
 use super::keys::{KeyArguments, KeyFilter};
 use super::news::{LineEvent, News, NewsLine};
 use super::output;
+use super::place::Place;
 use super::source::Source;
 use super::subscription::Received;
 
@@ -34,7 +35,7 @@ pub(crate) const UNDECODABLE: &str = "undecodable";
 /// What is followed, and how.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Followed<'a> {
-    pub(crate) target: &'a Target,
+    pub(crate) target: &'a Place,
     /// For how long.
     pub(crate) duration: Option<Duration>,
     /// News of publishers are also lines of JSON.
@@ -172,9 +173,20 @@ impl<'a> Arrivals<'a> {
         self.source.newest_at_start()
     }
 
-    /// Prints what is known of each line on standard error, if there are several.
+    /// Prints on standard error what is known of each line, if there are several; of one, how many values had expired.
     pub(crate) fn summarize(&self) {
         self.source.summarize();
+        let Some(subscriber) = self.current().filter(|_| self.source.lines() == 1) else { return };
+        let expired = subscriber.stats().expired;
+        if expired > 0 {
+            let values = if expired == 1 { "1 value was" } else { &format!("{expired} values were") };
+            let (target, lifespan) = (self.followed.target, subscriber.lifespan().unwrap_or_default());
+            let sentence = format!(
+                "{target}: {values} left out: expired after a lifespan of {}",
+                output::shown(lifespan)
+            );
+            Failure::new(Exit::Done, sentence).note();
+        }
     }
 
     /// Prints what is known of each line, if there are several, and returns the failure that ends the command.
@@ -315,7 +327,8 @@ impl<'a> Arrivals<'a> {
             News::Line(line) => (Some(&line.target), line.epoch),
             _ => (None, current.map(AnySubscriber::epoch)),
         };
-        Failure::new(Exit::Gone, format!("{}: {what}", line.unwrap_or(target))).note();
+        let from = line.map_or_else(|| target.to_string(), ToString::to_string);
+        Failure::new(Exit::Gone, format!("{from}: {what}")).note();
         if self.followed.is_json {
             let (line, epoch) = (line.map(ToString::to_string), epoch.map(|epoch| epoch.to_string()));
             let (topic, waited_ns) = (target.topic.as_str(), news.waited_ns());

@@ -80,7 +80,7 @@ pub(crate) struct Arguments {
 }
 
 /// A publisher of the values, as it is read.
-type Line = (AnySubscriber<Raw>, Target);
+type Line = (AnySubscriber<Raw>, Place);
 
 /// What is there.
 #[derive(Debug)]
@@ -210,33 +210,43 @@ impl Newest<Found> {
             (Self::Value(Found::Table(table)), _) if table.is_empty() => Standing::Lacks(table.sequence),
             (Self::Value(Found::Table(table)), _) => Standing::Has(table.sequence),
             // A damaged entry may be that of the key.
-            (Self::Nothing, AnySubscriber::Table(table)) if table.suspect_count() == 0 => {
+            (Self::Nothing | Self::Expired, AnySubscriber::Table(table)) if table.suspect_count() == 0 => {
                 Standing::Lacks(table.last())
             }
             (Self::Nothing, AnySubscriber::Table(_)) => Standing::Unknown,
             (Self::Nothing, _) => Standing::Lacks(Sequence::NONE),
-            (Self::Ended | Self::Unread(_), _) => Standing::Unknown,
+            (Self::Ended | Self::Unread(_) | Self::Expired, _) => Standing::Unknown,
         }
     }
 
     /// The failure for an outcome without a value.
-    fn failure(&self, subscriber: &AnySubscriber<Raw>, target: &Target, arguments: &Arguments) -> Failure {
-        let instead =
-            || format!("{}, or watch the topic with `fabricast watch`", advice_to_wait(arguments.wait));
+    fn failure(&self, subscriber: &AnySubscriber<Raw>, target: &Place, arguments: &Arguments) -> Failure {
+        let instead = || {
+            let advice = advice_to_wait(arguments.wait);
+            match target.condition() {
+                "" => format!("{advice}, or watch the topic with `fabricast watch`"),
+                condition => format!("{advice}{condition}"),
+            }
+        };
         let has_keys = matches!(subscriber, AnySubscriber::Table(_)) && arguments.key.is_none();
         let sentence = match (self, &arguments.key) {
-            (Self::Nothing, Some(key)) if subscriber.stats().expired == 0 => {
+            (Self::Nothing, Some(key)) => {
                 return table::no_key(subscriber, target, key, Some(arguments.wait));
             }
-            (Self::Ended, Some(key)) if subscriber.stats().expired == 0 => {
-                return table::no_key(subscriber, target, key, None);
-            }
+            (Self::Ended, Some(key)) => return table::no_key(subscriber, target, key, None),
             (Self::Ended, _) if has_keys => format!("{target} has no keys: it has ended"),
             (Self::Ended, _) => format!("nothing arrived from {target}: it has ended"),
-            (Self::Unread(_) | Self::Nothing, _) if subscriber.stats().expired > 0 => {
-                let lifespan = shown(subscriber.lifespan().unwrap_or_default());
+            (Self::Expired, key) => {
+                let of_key = key.as_ref().map_or_else(String::new, |key| format!("key {key:?} of "));
                 format!(
-                    "the newest value of {target} has expired: it is older than its lifespan of {lifespan}"
+                    "the newest value of {of_key}{target} has expired: it is older than its lifespan of {}",
+                    lifespan(subscriber)
+                )
+            }
+            (Self::Value(Found::Table(table)), _) if table.expired() > 0 => {
+                format!(
+                    "all values of {target} have expired: they are older than their lifespan of {}",
+                    lifespan(subscriber)
                 )
             }
             (Self::Unread(sequence), _) => {
@@ -247,6 +257,11 @@ impl Newest<Found> {
         };
         Failure::new(Exit::No, sentence)
     }
+}
+
+/// The lifespan of a topic's values.
+fn lifespan(subscriber: &AnySubscriber<Raw>) -> String {
+    shown(subscriber.lifespan().unwrap_or_default())
 }
 
 /// The first of some failures. The others are only reported.
@@ -337,8 +352,8 @@ fn subscribe_to(target: &Target, arguments: &Arguments, setting: &Setting) -> Re
     let subscriber = attach(target)?;
     let table = arguments.key.as_ref().filter(|_| is_feed(&subscriber)).and_then(|_| table_of(target));
     match table {
-        Some(table) => Ok((attach(&table)?, table)),
-        None => Ok((subscriber, target.clone())),
+        Some(table) => Ok((attach(&table)?, table.into())),
+        None => Ok((subscriber, target.clone().into())),
     }
 }
 
@@ -347,7 +362,7 @@ fn subscribe_in_file(place: &Place, arguments: &Arguments) -> Result<Option<Line
     let Some(subscriber) = place.subscriber(LogStart::Back(1))? else { return Ok(None) };
     match place.table().filter(|_| arguments.key.is_some() && is_feed(&subscriber)) {
         Some(table) => subscribe_in_file(&table, arguments),
-        None => Ok(Some((subscriber, Target::clone(place)))),
+        None => Ok(Some((subscriber, place.clone()))),
     }
 }
 

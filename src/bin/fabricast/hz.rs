@@ -195,7 +195,8 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     // Values published before are not measured; a log begins after them.
     let mut old = source.newest_at_start().get();
     let (duration, is_json) = (arguments.duration, arguments.json);
-    let followed = Followed { target, duration, is_json };
+    let place = target.clone().into();
+    let followed = Followed { target: &place, duration, is_json };
     let mut arrivals = Arrivals::new(source, followed, &interrupt);
     let Some(mut filter) = arrivals.begin(&arguments.keys)? else { return Ok(Exit::Done) };
     let Some(subscriber) = arrivals.current() else { return Ok(Exit::Done) };
@@ -227,7 +228,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
             Arrival::Lost(missed, lost) => missed.into_iter().chain([lost]).for_each(|loss| meter.lose(loss)),
             Arrival::Found { is_new } => {
                 if let Some(subscriber) = arrivals.current() {
-                    filter = arguments.keys.filter(subscriber, target)?;
+                    filter = arguments.keys.filter(subscriber, &place)?;
                     delays.renew(Schemas::of(subscriber));
                     meter.counted = Counted::of(subscriber, filter.is_some());
                 }

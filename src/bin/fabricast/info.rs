@@ -220,6 +220,7 @@ fn print(
 ) -> io::Result<()> {
     let ago = |ns: u64| ago(clock.age_ns(ns));
     let unknown = || "-".to_owned();
+    let unlimited = || if place.is_file() { "not in the file" } else { "-" }.to_owned();
     let hidden =
         |number: Option<u64>| number.map_or_else(|| MASK.to_owned(), |number| format!("{number:016x}"));
     let newest = report.published_ns.map_or_else(|| "nothing published yet".to_owned(), ago);
@@ -233,7 +234,7 @@ fn print(
         ["state".to_owned(), format!("{}, heartbeat {}", report.state, ago(report.heartbeat_ns))],
         ["sequence".to_owned(), report.sequence.to_string()],
         ["newest value".to_owned(), newest],
-        ["lifespan".to_owned(), report.lifespan_ns.map_or_else(unknown, span)],
+        ["lifespan".to_owned(), report.lifespan_ns.map_or_else(unlimited, span)],
         ["process".to_owned(), report.process.map_or_else(unknown, |process| process.to_string())],
         ["host".to_owned(), report.host.as_deref().map_or_else(unknown, printable)],
         ["started".to_owned(), report.started_ns.map_or_else(unknown, ago)],

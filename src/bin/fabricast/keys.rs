@@ -1,10 +1,11 @@
 //! Keys of tables and feeds, as arguments.
 
 use clap::Args;
-use fabricast::{AnySubscriber, Decoded, Raw, Schema, Subscriber, TableTopic, Target};
+use fabricast::{AnySubscriber, Decoded, Raw, Schema, Subscriber, TableTopic};
 
 use super::failure::Failure;
 use super::feed::{Record, is_feed};
+use super::place::Place;
 use super::shape::is_received_as;
 use super::source::Source;
 
@@ -26,7 +27,7 @@ pub(crate) struct KeyFilter {
 
 impl KeyArguments {
     /// Limits the source to these keys. A feed sends the records of all keys: the filter chooses among them.
-    pub(crate) fn apply(&self, source: &mut Source, target: &Target) -> Result<KeyFilter, Failure> {
+    pub(crate) fn apply(&self, source: &mut Source, target: &Place) -> Result<KeyFilter, Failure> {
         if let (Some(pattern), Some(AnySubscriber::Table(_))) = (self.key.clone(), source.current()) {
             source.configure(move |subscriber| {
                 if let AnySubscriber::Table(table) = subscriber {
@@ -43,7 +44,7 @@ impl KeyArguments {
     pub(crate) fn filter(
         &self,
         subscriber: &AnySubscriber<Raw>,
-        target: &Target,
+        target: &Place,
     ) -> Result<KeyFilter, Failure> {
         match (&self.key, subscriber) {
             (None, _) | (_, AnySubscriber::Table(_)) => Ok(KeyFilter::default()),
@@ -110,7 +111,7 @@ fn matches(pattern: &[char], text: &str) -> bool {
 }
 
 /// The failure for an argument about keys of a topic that is not a table.
-pub(crate) fn keyless(subscriber: &AnySubscriber<Raw>, target: &Target, argument: &str) -> Failure {
+pub(crate) fn keyless(subscriber: &AnySubscriber<Raw>, target: &Place, argument: &str) -> Failure {
     let kind = subscriber.kind();
     Failure::usage(format!("{target} is a {kind} topic, which has no keys: omit {argument}"))
 }

@@ -1,5 +1,6 @@
 //! Where a command reads a topic: at a node, or in the repository file of a publisher.
 
+use std::fmt;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,12 +10,13 @@ use fabricast::{
 };
 
 use super::failure::{Exit, Failure};
+use super::output::printable;
 use super::setting::{FILE, target};
 
-/// A topic at a node, or in a repository file, as an argument.
+/// A topic at a node, or in a repository file, as an argument. Sentences name it as the user did.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
-    /// The topic. Of a file, the node stands for the file in sentences, and has its name if it can.
+    /// The topic. Of a file, the node stands for the file, and has its name if it can.
     target: Target,
     /// The file, or why it cannot be read.
     file: Option<(PathBuf, Arc<Result<RepositoryFile, RepositoryFileError>>)>,
@@ -22,7 +24,7 @@ pub(crate) struct Place {
 
 /// Parses TARGET or file:PATH.
 pub(crate) fn place(text: &str) -> Result<Place, AddressError> {
-    let Some(path) = text.strip_prefix(FILE) else { return Ok(Place { target: target(text)?, file: None }) };
+    let Some(path) = text.strip_prefix(FILE) else { return Ok(target(text)?.into()) };
     let path = PathBuf::from(path);
     let file = RepositoryFile::open(&path).map(|file| file.region_len_max(limits::REGION_LEN_MAX));
     let topic = file.as_ref().map_or("file", |file| file.topic().as_str());
@@ -40,6 +42,11 @@ impl Place {
     /// Whether it is in a file.
     pub(crate) fn is_file(&self) -> bool {
         self.file.is_some()
+    }
+
+    /// What follows the advice to wait, or to look again: nothing comes to a file without a publisher.
+    pub(crate) fn condition(&self) -> &'static str {
+        if self.is_file() { ", if its publisher runs" } else { "" }
     }
 
     /// Names a topic that is at the same place: of a file, without a node.
@@ -71,6 +78,21 @@ impl Place {
     pub(crate) fn table(&self) -> Option<Self> {
         let (path, _) = self.file.as_ref()?;
         place(&format!("{FILE}{}.table", path.display())).ok()
+    }
+}
+
+impl From<Target> for Place {
+    fn from(target: Target) -> Self {
+        Self { target, file: None }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.path() {
+            Some(path) => write!(out, "{FILE}{}", printable(&path.display().to_string())),
+            None => write!(out, "{}", self.target),
+        }
     }
 }
 

@@ -24,8 +24,8 @@ use super::subscription::{Value, keep};
 pub(crate) use self::arguments::Arguments;
 
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
-    let target = &*arguments.target;
-    if arguments.target.is_file() && (arguments.follow || arguments.push) {
+    let target = &arguments.target;
+    if target.is_file() && (arguments.follow || arguments.push) {
         let sentence = "a file has no publisher: omit --follow and --push, or name a topic of a node";
         return Err(Failure::usage(sentence));
     }
@@ -34,8 +34,8 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     let (deadline, region_len_max) = (arguments.deadline, arguments.region.len_max());
     let following = Following { delivery, start, until_end, deadline, progress: true, region_len_max };
     let lines = arguments.line.of(target)?;
-    let source = match arguments.target.subscriber(start)? {
-        Some(subscriber) => Source::once(subscriber, Arc::new(Pulses::of([target]))),
+    let source = match target.subscriber(start)? {
+        Some(subscriber) => Source::once(subscriber, Arc::new(Pulses::of([&**target]))),
         None => setting.follow(lines, following)?,
     };
     // Only now: until here Ctrl-C has its default effect.
@@ -73,7 +73,7 @@ fn records(
     arrivals: &mut Arrivals<'_>,
     (printer, mut filter, newest): (&mut Printer, KeyFilter, Sequence),
 ) -> Result<Exit, Failure> {
-    let target = &*arguments.target;
+    let target = &arguments.target;
     // The same record from which --last counts back: later ones do not add to it.
     let until = (!arguments.follow).then_some(newest);
     if let (Some(from), Some(newest)) = (arguments.from, until)

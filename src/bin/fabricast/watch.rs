@@ -112,7 +112,8 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     // Only now: until here Ctrl-C has its default effect.
     let interrupt = Interrupt::install()?;
     let (duration, is_json) = (arguments.duration, arguments.json);
-    let followed = Followed { target, duration, is_json };
+    let place = target.clone().into();
+    let followed = Followed { target: &place, duration, is_json };
     let mut arrivals = Arrivals::new(source, followed, &interrupt);
     let Some(mut filter) = arrivals.begin(&arguments.keys)? else { return Ok(Exit::Done) };
     let Some(subscriber) = arrivals.current() else { return Ok(Exit::Done) };
@@ -130,7 +131,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
             }
             Arrival::Found { .. } => {
                 if let Some(subscriber) = arrivals.current() {
-                    filter = arguments.keys.filter(subscriber, target)?;
+                    filter = arguments.keys.filter(subscriber, &place)?;
                     printer.renew(subscriber);
                 }
             }

@@ -27,6 +27,8 @@ pub(super) enum Newest<V> {
     Ended,
     /// This value existed before the last read, which failed.
     Unread(Sequence),
+    /// The newest value is older than its lifespan.
+    Expired,
 }
 
 impl<V> Newest<V> {
@@ -37,6 +39,7 @@ impl<V> Newest<V> {
             Self::Nothing => Newest::Nothing,
             Self::Ended => Newest::Ended,
             Self::Unread(sequence) => Newest::Unread(sequence),
+            Self::Expired => Newest::Expired,
         }
     }
 }
@@ -54,18 +57,33 @@ pub(super) fn newest(
             Ok(None) if is_abandoned() => return Err(Failure::ClosedPipe),
             Ok(None) | Err(ReceiveError::Contended { .. }) => {}
             Ok(Some(value)) => return Ok(Newest::Value(value)),
-            Err(ReceiveError::Ended { .. }) => return Ok(Newest::Ended),
+            Err(ReceiveError::Ended { .. }) => return Ok(over(subscriber)),
             Err(error) => return Err(error.into()),
         }
     }
-    last_looks(
+    let found = last_looks(
         subscriber,
         |subscriber, again| {
             let timeout = if again { CONTENTION } else { deadline.left() };
-            if again && interrupt.came() { Ok(None) } else { take(subscriber, timeout, interrupt) }
+            // What has expired is there, and was read.
+            if again && (interrupt.came() || subscriber.stats().expired > 0) {
+                return Ok(None);
+            }
+            take(subscriber, timeout, interrupt)
         },
         |subscriber| Ok(TopicReport::of(subscriber)?.sequence),
-    )
+    )?;
+    Ok(match found {
+        Newest::Value(_) => found,
+        Newest::Ended => over(subscriber),
+        _ if subscriber.stats().expired > 0 => Newest::Expired,
+        _ => found,
+    })
+}
+
+/// What a topic that has ended without a value is: its value may have expired.
+pub(super) fn over<V>(subscriber: &AnySubscriber<Raw>) -> Newest<V> {
+    if subscriber.stats().expired > 0 { Newest::Expired } else { Newest::Ended }
 }
 
 /// Reads once, and once more if there is a value: over a wire the first read may have been too short.
@@ -85,7 +103,10 @@ fn last_looks<S, V>(
     if sequence == Sequence::NONE {
         return Ok(Newest::Nothing);
     }
-    Ok(look(subscriber, true)?.map_or(Newest::Unread(sequence), Newest::Value))
+    match look(subscriber, true) {
+        Err(ReceiveError::Ended { .. }) => Ok(Newest::Ended),
+        found => Ok(found?.map_or(Newest::Unread(sequence), Newest::Value)),
+    }
 }
 
 /// Takes the next value. A publisher that laps the ring of a log before the first read leaves newer records.
@@ -138,5 +159,11 @@ mod tests {
     fn topic_that_ended_without_a_value_is_told_apart() {
         let ended = |_: &mut (), _| Err::<Option<u8>, _>(ReceiveError::Ended { published: Sequence::NONE });
         assert_eq!(last_looks(&mut (), ended, |()| unreachable!()).unwrap(), Newest::Ended);
+        let ends_meanwhile = |_: &mut (), again: bool| match again {
+            true => Err::<Option<u8>, _>(ReceiveError::Ended { published: Sequence::new(1) }),
+            false => Ok(None),
+        };
+        let found = last_looks(&mut (), ends_meanwhile, |()| Ok(Sequence::new(1))).unwrap();
+        assert_eq!(found, Newest::Ended);
     }
 }

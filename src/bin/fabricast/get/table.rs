@@ -3,16 +3,17 @@
 use std::io::Write;
 use std::time::Duration;
 
-use fabricast::{AnySubscriber, DecodeError, Raw, ReceiveError, Sequence, Snapshot, SnapshotEntry, Target};
+use fabricast::{AnySubscriber, DecodeError, Raw, ReceiveError, Sequence, Snapshot, SnapshotEntry};
 
 use super::super::clock::Deadline;
 use super::super::failure::{Exit, Failure};
 use super::super::interrupt::Interrupt;
 use super::super::output::{hex_dump, is_abandoned, json_line};
+use super::super::place::Place;
 use super::super::printer::Form;
 use super::super::subscription::{Value, keep, receive};
 use super::super::value::{Schemas, ValueLine, key_text, len};
-use super::newest::{CONTENTION, LOOK_INTERVAL, Newest, advice_to_wait};
+use super::newest::{CONTENTION, LOOK_INTERVAL, Newest, advice_to_wait, over};
 
 /// How long to wait for the table to be read, before checking for signals.
 const READ_INTERVAL: Duration = Duration::from_millis(1);
@@ -42,7 +43,7 @@ pub(super) fn newest_of_key(
                 | ReceiveError::ImpossibleLen { .. },
             ) => continue,
             Ok(None) | Err(ReceiveError::Contended { .. }) => {}
-            Err(ReceiveError::Ended { .. }) => return Ok(Newest::Ended),
+            Err(ReceiveError::Ended { .. }) => return Ok(over(subscriber)),
             Err(error) => return Err(error.into()),
         }
         if interrupt.came() {
@@ -53,7 +54,8 @@ pub(super) fn newest_of_key(
         }
         if deadline.is_over() {
             if subscriber.last() >= newest {
-                return Ok(Newest::Nothing);
+                let has_expired = subscriber.stats().expired > 0;
+                return Ok(if has_expired { Newest::Expired } else { Newest::Nothing });
             }
             if reading.is_over() {
                 return Ok(Newest::Unread(newest));
@@ -66,7 +68,7 @@ pub(super) fn newest_of_key(
 /// The failure if a table does not have a key: after this wait, or for good if it has ended.
 pub(super) fn no_key(
     subscriber: &AnySubscriber<Raw>,
-    target: &Target,
+    target: &Place,
     key: &str,
     waited: Option<Duration>,
 ) -> Failure {
@@ -78,7 +80,10 @@ pub(super) fn no_key(
     };
     let what = waited.map_or_else(
         || "it has ended".to_owned(),
-        |waited| format!("{}, or print all keys with `fabricast get {target}`", advice_to_wait(waited)),
+        |waited| {
+            let (advice, condition) = (advice_to_wait(waited), target.condition());
+            format!("{advice}{condition}, or print all keys with `fabricast get {target}`")
+        },
     );
     Failure::new(Exit::No, format!("{target} has no key {key:?}{damaged}: {what}"))
 }
@@ -90,12 +95,19 @@ pub(super) struct Entries {
     entries: Vec<SnapshotEntry<Vec<u8>, Vec<u8>>>,
     /// Entries that are missing.
     damaged: usize,
+    /// Entries left out, because they are older than their lifespan.
+    expired: usize,
 }
 
 impl Entries {
     /// Whether the table has no keys.
     pub(super) fn is_empty(&self) -> bool {
         self.entries.is_empty() && self.damaged == 0
+    }
+
+    /// How many keys are left out, because their values have expired.
+    pub(super) fn expired(&self) -> usize {
+        self.expired
     }
 }
 
@@ -108,8 +120,8 @@ pub(super) fn all(
     let deadline = Deadline::after(wait);
     loop {
         if let AnySubscriber::Table(table) = &mut *subscriber {
-            let Snapshot { sequence, entries, .. } = table.snapshot(SNAPSHOT_TIMEOUT)?;
-            let entries = Entries { sequence, entries, damaged: table.suspect_count() };
+            let Snapshot { sequence, entries, expired, .. } = table.snapshot(SNAPSHOT_TIMEOUT)?;
+            let entries = Entries { sequence, entries, damaged: table.suspect_count(), expired };
             if !entries.is_empty() || deadline.is_over() {
                 return Ok(Newest::Value(entries));
             }
@@ -127,8 +139,8 @@ pub(super) fn all(
 /// Prints all keys of a table and their values.
 pub(super) fn print_all(
     subscriber: &AnySubscriber<Raw>,
-    target: &Target,
-    Entries { entries, damaged, .. }: Entries,
+    target: &Place,
+    Entries { entries, damaged, expired, .. }: Entries,
     form: Form,
 ) -> Result<Exit, Failure> {
     let schemas = Schemas::of(subscriber);
@@ -151,6 +163,11 @@ pub(super) fn print_all(
         }
     }
     out.flush()?;
+    if expired > 0 {
+        let keys = if expired == 1 { "1 key" } else { &format!("{expired} keys") };
+        let sentence = format!("{keys} of {target} left out: the newest values have expired");
+        Failure::new(Exit::Done, sentence).note();
+    }
     if damaged > 0 {
         let sentence = format!("{damaged} damaged entries of {target} are missing: check its publisher");
         return Err(Failure::new(Exit::No, sentence));

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use clap::Args;
-use fabricast::{LogStart, Sequence, Target};
+use fabricast::{LogStart, Sequence};
 
 use super::super::failure::{Exit, Failure};
 use super::super::keys::KeyArguments;
@@ -24,7 +24,8 @@ const AFTER_HELP: &str = "\
 A line is the sequence of a record, its age when printed, and the record. Without --follow the
 command ends with the record that was the newest at its start; with --follow it continues with
 later ones. Records overwritten before they were read are counted on a line of their own. With
---from, the count includes all from that sequence on.
+--from, the count includes all from that sequence on. Records older than their lifespan are left
+out; standard error has their number.
 
 A publisher waits for subscribers only in programs (`SlowPolicy`) and in `perf stream --policy`.
 
@@ -140,13 +141,13 @@ impl Arguments {
     pub(super) fn outcome(&self, printer: &Printer, what: &str) -> Result<Exit, Failure> {
         let shown = printer.shown();
         if !self.follow && printer.damaged() > 0 {
-            let (damaged, target) = (printer.damaged(), &*self.target);
+            let (damaged, target) = (printer.damaged(), &self.target);
             let values = if damaged == 1 { "1 value is" } else { &format!("{damaged} values are") };
             let sentence = format!("{values} damaged or undecodable in {target}: check its publisher");
             return Err(Failure::new(Exit::No, sentence));
         }
         if !self.follow && printer.cut_off() > 0 {
-            let (lost, target) = (printer.cut_off(), &*self.target);
+            let (lost, target) = (printer.cut_off(), &self.target);
             let records = if lost == 1 { "1 record" } else { &format!("{lost} records") };
             let sentence = format!(
                 "{records} of {target} could not be read: the connection was lost, or the file was cut, before that"
@@ -159,8 +160,9 @@ impl Arguments {
         }
         let range = self.from.map_or_else(String::new, |from| format!(" from {from} on"));
         let sentence = format!(
-            "{} has no {what} that matches {pattern}{range}: check --key, or use --follow to wait for one",
-            *self.target
+            "{} has no {what} that matches {pattern}{range}: check --key{}",
+            self.target,
+            if self.target.is_file() { "" } else { ", or use --follow to wait for one" }
         );
         Err(Failure::new(Exit::No, sentence))
     }
@@ -181,8 +183,10 @@ impl Arguments {
 }
 
 /// The failure if what `--from` names does not exist yet.
-pub(super) fn not_yet(target: &Target, (what, from): (&str, u64), newest: Sequence) -> Failure {
+pub(super) fn not_yet(target: &Place, (what, from): (&str, u64), newest: Sequence) -> Failure {
     let sentence = match newest.get() {
+        0 if target.is_file() => format!("{target} is empty"),
+        newest if target.is_file() => format!("{target} has no {what} {from} (newest: {newest})"),
         0 => format!("{target} is empty: use --follow to wait for {what} {from}"),
         newest => {
             format!("{target} has no {what} {from} yet (newest: {newest}): use --follow to wait for it")

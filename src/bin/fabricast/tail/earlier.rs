@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 
-use fabricast::{Sequence, Target};
+use fabricast::Sequence;
 
 use super::super::arrivals::{Arrival, Arrivals, Loss};
 use super::super::clock::Deadline;
 use super::super::failure::{Exit, Failure};
 use super::super::keys::KeyFilter;
+use super::super::place::Place;
 use super::super::subscription::{Value, keep};
 use super::arguments::ANSWER_TIMEOUT;
 
@@ -15,7 +16,7 @@ use super::arguments::ANSWER_TIMEOUT;
 pub(super) fn earlier(
     arrivals: &mut Arrivals<'_>,
     newest: Sequence,
-    target: &Target,
+    target: &Place,
     mut take: impl FnMut(Result<Value, Loss>) -> Result<(), Failure>,
 ) -> Result<Option<Arrival<Value>>, Failure> {
     let mut idle = Deadline::after(ANSWER_TIMEOUT);

@@ -52,6 +52,10 @@ fn remedy(refusal: &io::Error) -> String {
         Some(Errno::NFILE) => {
             "; the host's limit on open files is reached: raise fs.file-max (sysctl)".to_owned()
         }
+        Some(Errno::AGAIN) => {
+            "; if this was to start a thread, raise the limit on this user's threads (ulimit -u, or of the container)"
+                .to_owned()
+        }
         Some(Errno::NOMEM) => {
             "; check the memory limit of this process or container (ulimit -v), and vm.max_map_count (sysctl)"
                 .to_owned()
@@ -73,6 +77,7 @@ mod tests {
         // Without a limit of the process, it is the file system's.
         let is_limited = rustix::process::getrlimit(Resource::Fsize).current.is_some();
         assert_eq!(said(Errno::FBIG).contains("ulimit -f"), is_limited);
+        assert!(said(Errno::AGAIN).contains("ulimit -u"));
         assert!(said(Errno::NOMEM).contains("memory limit"));
         assert!(said(Errno::NOSPC).contains("space"));
         assert_eq!(said(Errno::PERM), "");

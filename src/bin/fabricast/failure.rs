@@ -169,6 +169,9 @@ impl From<&SubscriberError> for Failure {
                 );
                 return Self::new(Exit::Local, sentence);
             }
+            SubscriberError::Unfit { source: GrantError::Fabric(FabricError::Access { .. }), .. } => {
+                Exit::Refused
+            }
             _ => of_system(error).unwrap_or(Exit::Unreachable),
         };
         Self::of(exit, error)
@@ -407,6 +410,8 @@ mod tests {
         assert_eq!(refused(RefuseReason::TooManySubscribers).exit().code(), 4);
         assert_eq!(refused(RefuseReason::Unknown(99)).exit(), Exit::Refused);
         assert_eq!(refused(RefuseReason::TopicEnded).exit(), Exit::Gone);
+        let source = GrantError::Fabric(FabricError::Access { why: "of another user" });
+        assert_eq!(Failure::from(SubscriberError::Unfit { target: target(), source }).exit(), Exit::Refused);
         let absent = refused(RefuseReason::NoSuchTopic);
         assert_eq!(absent.exit(), Exit::Unreachable);
         assert_eq!(

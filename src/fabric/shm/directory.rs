@@ -238,7 +238,11 @@ impl RuntimeDirectory {
                 continue;
             }
             if is_named(directory, &entry, name) {
-                self.announce(directory, node, &entry)?;
+                if let Err(error) = self.announce(directory, node, &entry) {
+                    // An entry without a node, such as an empty one in a file system that is full. It is locked, so it is this one's.
+                    let _ = rustix::fs::unlinkat(directory, name, AtFlags::empty());
+                    return Err(error);
+                }
                 return Ok(Claim {
                     node: node.clone(),
                     directory: directory

@@ -30,6 +30,19 @@ fn a_name_is_taken_once_and_free_after() {
     directory.claim(&node("a")).unwrap();
 }
 
+/// As in a file system that is full, in which it cannot be written.
+#[test]
+fn entry_that_cannot_be_completed_is_removed() {
+    let (holder, directory) = directory();
+    let socket = holder.path().join(format!("run/a{SOCKET_SUFFIX}"));
+    std::fs::create_dir(&socket).unwrap();
+    let error = directory.claim(&node("a")).unwrap_err();
+    assert!(matches!(error, FabricError::NodeFile { what: "remove", .. }), "{error}");
+    assert!(!holder.path().join("run/a.node").exists());
+    std::fs::remove_dir(&socket).unwrap();
+    directory.claim(&node("a")).unwrap();
+}
+
 /// It has the descriptors of the one that took the name, for whose end its parent need not have waited.
 #[test]
 fn name_that_a_forked_process_keeps_is_told() {

@@ -15,7 +15,7 @@ use super::arbiter::TableArbiter;
 use super::directory::Directory;
 use super::entry::{CellMemory, EntryCopy, committed};
 use super::interest::{CellSet, Interest};
-use super::recalled::{GoneLife, Recalled};
+use super::recalled::{Gone, Recalled};
 use super::scan::{Goal, Left, PassEnd, Scan, Scanned};
 use crate::id::{Epoch, Kind, Meta, Sequence, TopicId};
 use crate::layout::table::{EntryCheck, PAGE_CELLS, Stamp, TableGeometry};
@@ -71,8 +71,8 @@ pub(crate) struct TableReader {
     has_more: bool,
     /// Keys that were removed or replaced, to be reported.
     removed: VecDeque<RemovedKey>,
-    /// The keys whose removal this pass has found, and their last lives.
-    gone: HashMap<Box<[u8]>, GoneLife>,
+    /// The keys whose removal this pass has found, and what showed it.
+    gone: HashMap<Box<[u8]>, Gone>,
     /// The cells with damaged entries.
     suspects: BTreeSet<usize>,
     /// The last one that was found.

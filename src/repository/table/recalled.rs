@@ -14,7 +14,7 @@ pub(super) struct Recalled {
     /// An entry up to this commit is of a key that was removed since, unless the key is one of those received.
     pub(super) complete: Sequence,
     /// The keys whose removal was reported since.
-    pub(super) gone: HashMap<Box<[u8]>, GoneLife>,
+    pub(super) gone: HashMap<Box<[u8]>, Gone>,
     /// The table has caught up: only the cells of [`Self::damaged`] are left to be compared.
     pub(super) has_caught_up: bool,
     /// The cells whose last entries were rejected since.
@@ -34,25 +34,48 @@ pub(super) struct RecalledKey {
     pub(super) added: Sequence,
 }
 
-/// The last life of a key whose removal was reported: from the commit that added the key until it was removed. One commit may end it and
-/// begin the next one.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct GoneLife {
-    /// The entries of it and of earlier lives up to this commit were received, or are older.
-    pub(super) last: Sequence,
-    /// The commit that had added the key.
-    pub(super) added: Sequence,
+/// What showed that a key was removed, when its removal was reported. One commit may remove a key and add it several times: it leaves an
+/// entry for each, and of those with a value just the last.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Gone {
+    /// An entry of this commit says so. A value of the same commit came after it.
+    Removal(Sequence),
+    /// Another key has the cell of the last value received, which was of this commit.
+    Value(Sequence),
+}
+
+impl Gone {
+    /// The first commit as of which the key may be absent.
+    pub(super) fn first(self) -> Sequence {
+        match self {
+            Self::Removal(sequence) => sequence,
+            Self::Value(sequence) => sequence.next(),
+        }
+    }
+
+    /// The last commit of which an entry was received.
+    pub(super) fn last(self) -> Sequence {
+        let (Self::Removal(sequence) | Self::Value(sequence)) = self;
+        sequence
+    }
+
+    /// Whether an entry of this commit, with a value or without, is not newer than the removal.
+    fn covers(self, sequence: Sequence, is_present: bool) -> bool {
+        match self {
+            Self::Removal(last) => sequence < last || sequence == last && !is_present,
+            Self::Value(last) => sequence <= last,
+        }
+    }
 }
 
 impl Recalled {
-    /// What was received of a key of which there is an entry of this commit, in the life that this one added; `None` if the entry is new.
-    pub(super) fn of(&self, key: &[u8], sequence: Sequence, added: Sequence) -> Option<RecalledKey> {
+    /// What was received of a key of which there is an entry of this commit, with a value or without; `None` if the entry is new.
+    pub(super) fn of(&self, key: &[u8], sequence: Sequence, is_present: bool) -> Option<RecalledKey> {
         if let Some(recalled) = self.keys.get(key) {
             return Some(*recalled);
         }
-        let gone = self.gone.get(key).copied().unwrap_or_default();
-        let is_gone = (sequence, added) <= (gone.last, gone.added);
-        (is_gone || sequence <= self.complete).then(|| RecalledKey::removed(self.complete.max(gone.last)))
+        let is_gone = self.gone.get(key).is_some_and(|gone| gone.covers(sequence, is_present));
+        (is_gone || sequence <= self.complete).then(|| RecalledKey::removed(sequence))
     }
 
     #[inline]
@@ -74,10 +97,10 @@ impl Recalled {
 }
 
 impl RecalledKey {
-    /// Whether an entry of this commit, in the life that this one added, is older than the value that was received. A commit that removes a
-    /// key and adds it leaves two entries of it.
-    pub(super) fn is_newer_than(&self, sequence: Sequence, added: Sequence) -> bool {
-        (sequence, added) < (self.sequence, self.added)
+    /// Whether an entry of this commit, with a value or without, is older than the value that was received. A commit that leaves a value
+    /// may have removed the key before.
+    pub(super) fn is_newer_than(&self, sequence: Sequence, is_present: bool) -> bool {
+        sequence < self.sequence || sequence == self.sequence && !is_present
     }
 
     /// A key that was removed up to this commit.

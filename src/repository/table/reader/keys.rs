@@ -6,7 +6,7 @@ use crate::layout::table::ENTRY_WORD;
 use crate::repository::Taken;
 use crate::repository::table::Interest;
 use crate::repository::table::entry::Entry;
-use crate::repository::table::recalled::GoneLife;
+use crate::repository::table::recalled::Gone;
 
 impl TableReader {
     /// Wants these keys from now on. Keys that were not wanted before are reported with their next change or, if they have a
@@ -99,7 +99,7 @@ impl TableReader {
                 let key: Box<[u8]> = self.directory.key(cell).into();
                 let (number, added, last) = (known.number, known.added, known.version.sequence());
                 self.removed.push_back(RemovedKey { key: key.clone(), number, added, meta });
-                gone = Some((key, GoneLife { last, added }));
+                gone = Some((key, Gone::Value(last)));
             }
             self.directory.remove(cell);
         }
@@ -107,8 +107,8 @@ impl TableReader {
         let before = if is_same { known.added } else { Sequence::NONE };
         (known.number, known.added) = (0, entry.header.added.max(before));
         self.wanted.set(cell, true);
-        if let Some((key, life)) = gone {
-            self.note_gone(key, life);
+        if let Some((key, gone)) = gone {
+            self.note_gone(key, gone);
         }
         let key = self.copy.key(entry);
         if let Some(other) = self.directory.find(key).filter(|other| *other != cell) {

@@ -4,7 +4,7 @@
 use super::{RemovedKey, TableReader};
 use crate::id::{Meta, Sequence};
 use crate::repository::table::entry::Entry;
-use crate::repository::table::recalled::{GoneLife, Recalled, RecalledKey};
+use crate::repository::table::recalled::{Gone, Recalled, RecalledKey};
 
 impl TableReader {
     /// Takes over what the reader before has received, and the removals that it has not reported yet, of the same epoch.
@@ -31,23 +31,23 @@ impl TableReader {
         let complete = if !has_damage { complete } else { Sequence::NONE };
         // A pass that was not over may have received later values.
         let received = keys.values().map(|key| key.sequence);
-        let received = received.chain(gone.values().map(|life| life.last.next())).max();
+        let received = received.chain(gone.values().map(|gone| gone.first())).max();
         let done = done.max(before.done).max(received.unwrap_or_default());
         self.recalled = Recalled { keys, done, complete, gone, ..Recalled::default() };
     }
 
-    /// Records that the removal of a key is reported, whose last life this was: until the pass is over nothing else tells that to the
-    /// reader of another subscription. A key that finds no place may be received once more there.
-    pub(super) fn note_gone(&mut self, key: Box<[u8]>, life: GoneLife) {
+    /// Records that the removal of a key is reported, and what showed it: until the pass is over nothing else tells that to the reader of
+    /// another subscription. A key that finds no place may be received once more there.
+    pub(super) fn note_gone(&mut self, key: Box<[u8]>, gone: Gone) {
         if self.gone.len() < self.geometry.capacity() || self.gone.contains_key(&key) {
-            self.gone.insert(key, life);
+            self.gone.insert(key, gone);
         }
     }
 
     /// Forgets the removed keys that are known by a pass that is over.
     pub(super) fn forget_gone(&mut self) {
         let complete = self.floor.min(self.keys_done);
-        self.gone.retain(|_, life| life.last > complete);
+        self.gone.retain(|_, gone| gone.last() > complete);
     }
 
     /// Compares an entry with what was received of its key. Returns whether it was received already.
@@ -57,9 +57,9 @@ impl TableReader {
         self.recalled.damaged.remove(&cell);
         self.recalled.published_ns = self.recalled.published_ns.max(header.published_ns);
         let key = self.copy.key(entry);
-        let Some(recalled) = self.recalled.of(key, stamp.sequence(), header.added) else { return false };
+        let Some(recalled) = self.recalled.of(key, stamp.sequence(), is_present) else { return false };
         let Some(known) = self.cells.get_mut(cell) else { return false };
-        let is_older = recalled.is_newer_than(stamp.sequence(), header.added);
+        let is_older = recalled.is_newer_than(stamp.sequence(), is_present);
         if !is_older {
             known.added = known.added.max(recalled.added);
             self.recalled.keys.remove(key);
@@ -83,7 +83,7 @@ impl TableReader {
             let (sequence, published_ns) = (stamp.sequence(), header.published_ns);
             let meta = Meta { sequence, epoch: self.epoch, published_ns };
             let key: Box<[u8]> = key.into();
-            self.note_gone(key.clone(), GoneLife { last: sequence, added });
+            self.note_gone(key.clone(), Gone::Removal(sequence));
             self.removed.push_back(RemovedKey { key, number: recalled.number, added, meta });
         }
         true

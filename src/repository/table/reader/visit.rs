@@ -6,7 +6,7 @@ use crate::layout::table::{ENTRY_WORD, Stamp};
 use crate::limits;
 use crate::memory::Region;
 use crate::repository::table::entry::{CellMemory, Choice, Entry, EntryRejection, committed};
-use crate::repository::table::recalled::GoneLife;
+use crate::repository::table::recalled::Gone;
 use crate::repository::table::scan::Left;
 use crate::repository::{ReadFailure, Taken};
 
@@ -104,7 +104,7 @@ impl TableReader {
         let (number, added, capacity) = (header.number, known.added, self.geometry.capacity());
         if !is_present {
             let key = self.copy.key(entry).into();
-            self.note_gone(key, GoneLife { last: stamp.sequence(), added });
+            self.note_gone(key, Gone::Removal(stamp.sequence()));
         }
         self.changed = ChangedKey { key_len, number, is_new: before == 0, is_present, added, capacity };
         let meta = Meta { sequence: stamp.sequence(), epoch: self.epoch, published_ns: header.published_ns };

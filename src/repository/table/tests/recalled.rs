@@ -319,7 +319,87 @@ fn key_that_one_commit_removed_and_added_is_received_by_the_next_subscription() 
     let mut reader = world.reader();
     reader.resume(&mut before, true);
     assert_received(&mut reader, &world.region, &[(KEY, true)]);
-    put(&mut world, OTHER, 3);
-    assert_received(&mut reader, &world.region, &[(OTHER, true)]);
+    assert_eq!(reader.complete().get(), 2);
+}
+
+/// Changes a key several times in one commit: to a value or to none.
+fn change(world: &mut World, key: &[u8], changes: &[bool], at: u64) {
+    name(world, key, at);
+    for is_value in changes {
+        world.writer.room()[..key.len()].copy_from_slice(key);
+        match is_value {
+            true => world.writer.stage_filled((key.len(), key.len() + 9), None, 1).map(drop).unwrap(),
+            false => assert!(world.writer.stage_removal(key.len(), 1)),
+        }
+    }
+    world.writer.commit(1);
+}
+
+/// All its values but the last were added by the commit that removed them.
+#[test]
+fn key_that_one_commit_added_twice_is_not_reported_as_removed_by_the_next_subscription() {
+    for changes in [&[true, false, true][..], &[true, false, true, false, true]] {
+        let mut world = World::new(8, 4, 1);
+        change(&mut world, KEY, changes, 1);
+        let mut before = world.reader();
+        assert_received(&mut before, &world.region, &[(KEY, true)]);
+        let mut reader = world.reader();
+        reader.resume(&mut before, true);
+        assert_received(&mut reader, &world.region, &[]);
+        assert_eq!(reader.complete().get(), 1);
+        remove(&mut world, KEY, 2);
+        assert_received(&mut reader, &world.region, &[(KEY, false)]);
+    }
+}
+
+/// The subscription was lost when it had reported the first removal.
+#[test]
+fn key_that_one_commit_added_after_two_removals_is_received_by_the_next_subscription() {
+    for changes in [&[false, true, false, true][..], &[false, true, false, true, false, true]] {
+        let mut world = World::new(8, 4, 1);
+        put(&mut world, KEY, 1);
+        let mut before = world.reader();
+        assert_received(&mut before, &world.region, &[(KEY, true)]);
+        change(&mut world, KEY, changes, 2);
+        let removal = before.poll(&world.region).unwrap();
+        assert!(removal.is_some() && !before.changed().is_present);
+        let mut reader = world.reader();
+        reader.resume(&mut before, true);
+        assert_received(&mut reader, &world.region, &[(KEY, true)]);
+        assert_eq!(reader.complete().get(), 2);
+    }
+}
+
+/// The commit that removed it was not read, and the next one added it, in the same cell, removed it, and added it in another one.
+#[test]
+fn key_that_the_second_commit_added_twice_is_received_by_the_next_subscription() {
+    let mut world = World::new(8, 4, 1);
+    put(&mut world, KEY, 1);
+    let mut before = world.reader();
+    assert_received(&mut before, &world.region, &[(KEY, true)]);
+    remove(&mut world, KEY, 2);
+    change(&mut world, KEY, &[true, false, true], 3);
+    let first = before.poll(&world.region).unwrap();
+    let is_removal = first.is_some() && !before.changed().is_present;
+    let mut reader = world.reader();
+    reader.resume(&mut before, true);
+    assert!(is_removal);
+    assert_received(&mut reader, &world.region, &[(KEY, true)]);
     assert_eq!(reader.complete().get(), 3);
+}
+
+/// The program knows that its last key is gone: nothing more is to come.
+#[test]
+fn table_is_complete_after_a_removal_that_was_reported_before() {
+    let mut world = World::new(8, 4, 1);
+    put(&mut world, KEY, 1);
+    let mut before = world.reader();
+    assert_received(&mut before, &world.region, &[(KEY, true)]);
+    remove(&mut world, KEY, 2);
+    let removal = before.poll(&world.region).unwrap();
+    assert!(removal.is_some() && !before.changed().is_present);
+    let mut reader = world.reader();
+    reader.resume(&mut before, true);
+    assert_received(&mut reader, &world.region, &[]);
+    assert_eq!(reader.complete().get(), 2);
 }

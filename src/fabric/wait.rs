@@ -69,11 +69,9 @@ pub(crate) fn finish(
 ) -> Result<Completion, FabricError> {
     let deadline_ns = clock.monotonic_ns().saturating_add(timeout_ns);
     while completion == Completion::Pending && clock.monotonic_ns() < deadline_ns {
-        let handle = remote.wait_handle()?;
-        let has_waited = handle.is_some();
-        if let Some(handle) = handle {
-            wait(&[handle], &[], CHECK_INTERVAL)?;
-        }
+        // If the system refuses to wait, the batch is still in flight: only polling it may fail.
+        let handle = remote.wait_handle().ok().flatten();
+        let has_waited = handle.is_some_and(|handle| wait(&[handle], &[], CHECK_INTERVAL).is_ok());
         completion = remote.poll()?;
         if completion == Completion::Pending && !has_waited {
             clock.pause(PAUSE);

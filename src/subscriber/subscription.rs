@@ -495,7 +495,14 @@ impl Subscription {
             Source::Remote(remote) => remote.as_mut(),
         };
         let (clock, timeout_ns) = (self.clock.as_ref(), limits::ANSWER_DEADLINE_NS);
-        let mut completion = finish_fetch(remote, fetching, clock, timeout_ns)?;
+        let mut completion = match finish_fetch(remote, fetching, clock, timeout_ns) {
+            Ok(completion) => completion,
+            Err(error) => {
+                // Values may not have been read, and no notice would trigger that again.
+                self.look_again();
+                return Err(error);
+            }
+        };
         if completion == Completion::Done {
             let posted = remote.post(ranges)?;
             completion = finish(remote, posted, clock, timeout_ns)?;

@@ -32,6 +32,7 @@ use crate::testkit::random::{Random, each_seed};
 
 mod logs;
 mod states;
+mod tables;
 
 const CHANNEL: u64 = 77;
 const KEY: NoticeKey = NoticeKey::new([3; 16]);
@@ -54,7 +55,11 @@ struct Wire {
     /// What is left to read of the batch, by pieces.
     left: Vec<ByteRange>,
     random: Random,
+    fails_in: FailsIn,
 }
+
+/// After how many polls one fails that has read a part of the rest; 0 for none.
+type FailsIn = Arc<Mutex<u64>>;
 
 impl RemoteRead for Wire {
     fn mirror(&self) -> &Arc<Region> {
@@ -79,10 +84,17 @@ impl RemoteRead for Wire {
 
     fn poll(&mut self) -> Result<Completion, FabricError> {
         let most = if self.random.once_in(3) { usize::MAX } else { self.random.index(12) };
-        let count = most.min(self.left.len());
+        let mut fails_in = self.fails_in.lock();
+        let fails = *fails_in == 1;
+        *fails_in = fails_in.saturating_sub(1);
+        let count = if fails { self.left.len() / 2 } else { most.min(self.left.len()) };
         for ByteRange { offset, len } in self.left.drain(..count) {
             let words = (offset..offset + len).step_by(WORD);
             words.for_each(|offset| self.mirror.store(offset, self.memory.load(offset)));
+        }
+        if fails {
+            self.left.clear();
+            return Err(FabricError::System { what: "read", source: std::io::ErrorKind::Other.into() });
         }
         Ok(if self.left.is_empty() { Completion::Done } else { Completion::Pending })
     }
@@ -164,6 +176,7 @@ struct Ends {
     receiver: Arc<NoticeReceiver>,
     attached: Arc<Quiet>,
     subscription: Subscription,
+    fails_in: FailsIn,
 }
 
 fn topic_id() -> TopicId {
@@ -179,7 +192,9 @@ fn subscribe((seed, trusts_shared): (u64, bool), memory: &Arc<Region>, geometry:
     let mailbox = receiver.subscribe(topic_id(), EPOCH, keys);
     let mirror = Arc::new(Region::allocate(memory.len(), Protection::PeersRead).unwrap());
     let random = Random::new(seed ^ 0x5eed);
-    let wire = Wire { memory: Arc::clone(memory), mirror, left: Vec::new(), random };
+    let fails_in = FailsIn::default();
+    let (memory, left) = (Arc::clone(memory), Vec::new());
+    let wire = Wire { memory, mirror, left, random, fails_in: Arc::clone(&fails_in) };
     let granted = Granted {
         topic: "topic".parse().unwrap(),
         topic_id: topic_id(),
@@ -209,7 +224,7 @@ fn subscribe((seed, trusts_shared): (u64, bool), memory: &Arc<Region>, geometry:
     let under_way = Vec::new();
     let net =
         Net { random, clock, inbox, draft, number: 0, under_way, lose_permille, delay_ns_max, beaten_ns: 0 };
-    Ends { net, receiver, attached, subscription }
+    Ends { net, receiver, attached, subscription, fails_in }
 }
 
 impl Net {

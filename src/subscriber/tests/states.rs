@@ -42,7 +42,7 @@ impl World {
         let memory = Arc::new(Region::allocate(geometry.region_len(), Protection::PeersRead).unwrap());
         let line = Geometry::from(geometry).static_header(EPOCH, topic_id(), 0);
         let writer = StateWriter::new(Arc::clone(&memory), geometry, &line);
-        let Ends { net, receiver, attached, subscription } =
+        let Ends { net, receiver, attached, subscription, .. } =
             subscribe((seed, trusts_shared), &memory, geometry.into());
         let subscriber = StateSubscriber::open(subscription, ()).unwrap();
         let (geometry, last, contradictions) = (geometry.into(), (0, false), 0);
@@ -311,7 +311,7 @@ fn contradicted_subscriber_shows_it_and_stays_careful() {
 
     // The next subscription, of the same memory.
     let memory = Arc::clone(world.writer.region());
-    let Ends { net, receiver, attached, subscription } = subscribe((1, true), &memory, world.geometry);
+    let Ends { net, receiver, attached, subscription, .. } = subscribe((1, true), &memory, world.geometry);
     world.subscriber.renew(StateSubscriber::open(subscription, ()).unwrap(), true);
     (world.net, world.receiver, world.attached) = (net, receiver, attached);
     (world.net.lose_permille, world.net.delay_ns_max) = (0, 0);

@@ -225,8 +225,10 @@ impl Nodes {
             assert_eq!(state.publish(&value(*of_state)).unwrap().get(), *of_state);
             assert_eq!(log.publish(&value(*of_log)).unwrap().get(), *of_log);
             let (mut next, commit) = (self.commits.last().unwrap().clone(), self.commits.len() as u64);
-            for _ in 0..=self.random.below(3) {
-                let key = self.random.below(KEYS);
+            let mut key = self.random.below(KEYS);
+            for _ in 0..=self.random.below(6) {
+                // One commit may remove and add a key several times.
+                key = if self.random.once_in(2) { key } else { self.random.below(KEYS) };
                 if self.random.once_in(4) {
                     assert_eq!(table.stage_removal(&key).unwrap(), next.remove(&key).is_some());
                 } else {
@@ -240,7 +242,46 @@ impl Nodes {
         }
     }
 
+    /// Reads the whole table, or a key.
+    fn look_up(&mut self) {
+        let key = self.random.below(KEYS);
+        let Some(Subscribing { table, .. }) = &mut self.subscribing else { return };
+        let Some(table) = table.current_mut() else { return };
+        let commit = |sequence: Sequence| self.commits.get(usize::try_from(sequence.get()).unwrap());
+        match self.random.below(2) {
+            0 => match table.get(&key) {
+                Ok(None) => {}
+                Ok(Some(sample)) => {
+                    let sequence = sample.meta.sequence;
+                    assert_eq!(sample.value, entry(key, sequence.get()));
+                    assert_eq!(commit(sequence).and_then(|table| table.get(&key)), Some(&sequence.get()));
+                }
+                Err(error) if ends_lookups(&error) => {}
+                Err(error) => self.losses += u64::from(is_loss(&error)),
+            },
+            _ => match table.snapshot(Duration::from_millis(2)) {
+                Ok(snapshot) => {
+                    let held = snapshot.entries.iter().map(|it| (it.key, it.meta.sequence.get()));
+                    let committed = commit(snapshot.sequence).unwrap();
+                    match snapshot.damaged {
+                        0 => assert_eq!(&held.collect::<Table>(), committed, "{}", snapshot.sequence),
+                        _ => held.for_each(|(key, at)| assert_eq!(committed.get(&key), Some(&at))),
+                    }
+                    snapshot
+                        .entries
+                        .iter()
+                        .for_each(|it| assert_eq!(it.value, entry(it.key, it.meta.sequence.get())));
+                }
+                Err(error) if ends_lookups(&error) => {}
+                Err(error) => self.losses += u64::from(is_loss(&error)),
+            },
+        }
+    }
+
     fn receive(&mut self) {
+        if self.random.once_in(8) {
+            self.look_up();
+        }
         self.receive_entries();
         let [newest_state, newest_log] = self.newest;
         let Some(Subscribing { state, log, last, .. }) = &mut self.subscribing else { return };
@@ -356,6 +397,15 @@ impl Nodes {
     }
 }
 
+/// Whether the publisher has ended or is lost, which the next receive reports.
+fn ends_lookups(error: &ReceiveError) -> bool {
+    match error {
+        ReceiveError::Ended { .. } | ReceiveError::Gone { .. } => true,
+        ReceiveError::Fabric(error) => error.ends_connection(),
+        _ => false,
+    }
+}
+
 /// Whether values were reported lost, damaged or withdrawn. Panics if the error is not one of a fault.
 fn is_loss(error: &ReceiveError) -> bool {
     match error {
@@ -387,14 +437,6 @@ fn run(seed: u64, reach: Reach, delivery: Delivery) -> Nodes {
     }
     nodes.settle();
     nodes
-}
-
-/// A commit that removed a key and added it; a read that failed in part, before which keys were recalled.
-#[test]
-fn seeds_that_failed_once_do_not_fail() {
-    for (seed, reach) in [(85, Reach::Mapped), (512, Reach::Fetched)] {
-        run(seed, reach, Delivery::Pull);
-    }
 }
 
 fn play(reach: Reach, delivery: Delivery) {

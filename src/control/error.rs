@@ -310,8 +310,8 @@ const KNOWN: [(RefuseReason, u16, &str); 19] = [
 ];
 
 impl ControlError {
-    /// Returns whether the other end does not admit this node, or not any more, to what it asked for: the keys at one of the ends have
-    /// to change, or what the publisher's program revoked.
+    /// Returns whether one end does not admit the other, or not any more, to what it asked for: the keys at one of the ends have to
+    /// change, or what the publisher's program revoked.
     ///
     /// ```
     /// use fabricast::{ControlError, RefuseReason};

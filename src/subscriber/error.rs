@@ -240,7 +240,7 @@ pub enum ReceiveError {
     Fabric(#[from] FabricError),
 }
 
-/// How a line differs from others.
+/// Who has ended the subscription.
 fn gone(source: &ControlError) -> &'static str {
     if matches!(source, ControlError::Unauthenticated { why: Unproven::KeysRemoved }) {
         "this node does not admit the publisher any more"
@@ -251,6 +251,7 @@ fn gone(source: &ControlError) -> &'static str {
     }
 }
 
+/// How a line differs from others.
 fn out_of_step(epoch: Epoch, expected: Epoch) -> String {
     if epoch == expected {
         return "has a topic of another kind than those of other lines: it is left out".to_owned();

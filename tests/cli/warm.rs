@@ -1,5 +1,6 @@
 //! `pub --warm`, and the commands that read the file of a repository.
 
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
@@ -152,14 +153,20 @@ fn file_that_is_cut_while_it_is_read_is_a_failure() {
     lines.iter().for_each(|line| publisher.write(line));
     publisher.end_input();
     publisher.end();
-    let tail = place.start(&["tail", &target(&path), "--earliest"]);
-    assert!(tail.line().contains(&lines[0]));
-    // It waits for its output to be read.
+    let mut command = place.command(&["tail", &target(&path), "--earliest"]);
+    let mut tail = command.spawn().expect("it starts");
+    let mut out = BufReader::new(tail.stdout.take().expect("a pipe"));
+    let mut first = String::new();
+    out.read_line(&mut first).expect("a line");
+    assert!(first.contains(&lines[0]), "{first:?}");
+    // It cannot write more than the pipe and this buffer hold before the rest is read.
     let file = std::fs::OpenOptions::new().write(true).open(&path).expect("it is there");
     file.set_len(4096).expect("it can be cut");
-    let ended = tail.end();
-    assert_eq!(ended.code, Some(1), "{:?}", ended.error);
-    assert!(ended.error.contains("could not be read"), "{:?}", ended.error);
+    std::io::copy(&mut out, &mut std::io::sink()).expect("the rest");
+    let ended = tail.wait_with_output().expect("it ends");
+    let error = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{error:?}");
+    assert!(error.contains("records of file:") && error.contains("could not be read"), "{error:?}");
 }
 
 #[test]

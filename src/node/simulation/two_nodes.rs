@@ -256,7 +256,7 @@ impl Nodes {
                     assert_eq!(sample.value, entry(key, sequence.get()));
                     assert_eq!(commit(sequence).and_then(|table| table.get(&key)), Some(&sequence.get()));
                 }
-                Err(error) if ends_lookups(&error) => {}
+                Err(error) if fails_lookups(&error) => {}
                 Err(error) => self.losses += u64::from(is_loss(&error)),
             },
             _ => match table.snapshot(Duration::from_millis(2)) {
@@ -272,7 +272,7 @@ impl Nodes {
                         .iter()
                         .for_each(|it| assert_eq!(it.value, entry(it.key, it.meta.sequence.get())));
                 }
-                Err(error) if ends_lookups(&error) => {}
+                Err(error) if fails_lookups(&error) => {}
                 Err(error) => self.losses += u64::from(is_loss(&error)),
             },
         }
@@ -397,11 +397,11 @@ impl Nodes {
     }
 }
 
-/// Whether the publisher has ended or is lost, which the next receive reports.
-fn ends_lookups(error: &ReceiveError) -> bool {
+/// Whether a lookup has failed since the publisher has ended or is lost, which the next receive reports, or pauses.
+fn fails_lookups(error: &ReceiveError) -> bool {
     match error {
         ReceiveError::Ended { .. } | ReceiveError::Gone { .. } => true,
-        ReceiveError::Fabric(error) => error.ends_connection(),
+        ReceiveError::Fabric(error) => matches!(error, FabricError::ReadOverdue) || error.ends_connection(),
         _ => false,
     }
 }

@@ -245,6 +245,8 @@ fn refusal(message: &Message) -> (RefuseReason, &str) {
 }
 
 /// The refusal of a stranger that proves no key.
+/// A place that the node does not look after before the hello comes is kept for twice the deadline.
+const LOST_WITHIN_NS: u64 = 2 * limits::HELLO_DEADLINE_NS - 500_000_000;
 const NOTHING_SAID: (RefuseReason, &str) = (RefuseReason::NotAuthenticated, "");
 
 #[track_caller]
@@ -463,7 +465,7 @@ fn tag_of_another_request_over_rdma_is_not_admitted() {
     }
 }
 
-/// One says nothing, the other one only hello.
+/// One says nothing, the other one only hello. Of a few attempts one is not delayed by the machine's other work.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn stranger_who_proves_nothing_over_rdma_loses_its_place_after_two_seconds() {
@@ -474,20 +476,26 @@ fn stranger_who_proves_nothing_over_rdma_loses_its_place_after_two_seconds() {
         let hello = honest_session(&quotes, connect).said.swap_remove(0);
         let fabric = fabric(connect, showing_tags());
         for (said, expected) in [(vec![], vec!["Refuse"]), (vec![hello], vec!["Hello", "Refuse"])] {
-            let (mut told, mut took_ns) = (Vec::new(), 0);
-            // A dial that is repeated has two places for a moment: then it may get none.
-            wait_until("a place", || {
-                let began_ns = SystemClock.monotonic_ns();
-                told = repeat(&fabric, &quotes.at, &said);
-                took_ns = SystemClock.monotonic_ns() - began_ns;
-                !told.is_empty()
-            });
-            println!("{connect:?}: refused after {:?}", Duration::from_nanos(took_ns));
-            assert_eq!(names(&told), expected, "{connect:?}");
-            assert_eq!(refusal(told.last().unwrap()), (RefuseReason::HelloDeadline, ""));
-            // The machine may do other work, too.
-            let bounds = limits::HELLO_DEADLINE_NS..10 * limits::HELLO_DEADLINE_NS;
-            assert!(bounds.contains(&took_ns), "{took_ns} ns");
+            let mut took_ns = u64::MAX;
+            for _ in 0..5 {
+                let (mut told, mut took) = (Vec::new(), 0);
+                // A dial that is repeated has two places for a moment: then it may get none.
+                wait_until("a place", || {
+                    let began_ns = SystemClock.monotonic_ns();
+                    told = repeat(&fabric, &quotes.at, &said);
+                    took = SystemClock.monotonic_ns() - began_ns;
+                    !told.is_empty()
+                });
+                println!("{connect:?}: refused after {:?}", Duration::from_nanos(took));
+                assert_eq!(names(&told), expected, "{connect:?}");
+                assert_eq!(refusal(told.last().unwrap()), (RefuseReason::HelloDeadline, ""));
+                assert!(took >= limits::HELLO_DEADLINE_NS, "{took} ns");
+                took_ns = took_ns.min(took);
+                if took_ns < LOST_WITHIN_NS {
+                    break;
+                }
+            }
+            assert!(took_ns < LOST_WITHIN_NS, "{took_ns} ns");
         }
         wait_until("a place for a friend", || {
             let node = quotes.peer("friend", connect, Some(readers_keys()));

@@ -5,6 +5,10 @@ use hashbrown::HashMap;
 use super::interest::Interest;
 use crate::id::Sequence;
 
+/// Most keys that are remembered, in multiples of what a table holds: a publisher that never lets the table catch up may show other keys
+/// to each subscription.
+const TABLES_MAX: usize = 4;
+
 /// The keys that were received, until the table has caught up with them.
 #[derive(Debug, Default)]
 pub(super) struct Recalled {
@@ -88,6 +92,18 @@ impl Recalled {
         self.is_over() || self.has_caught_up
     }
 
+    /// Forgets the keys received first, beyond the maximum for a table of this capacity, and returns them. Entries of them are new from
+    /// now on, and so may be those of other keys that are gone.
+    pub(super) fn limit(&mut self, capacity: usize) -> Vec<(Box<[u8]>, RecalledKey)> {
+        let max = capacity.saturating_mul(TABLES_MAX);
+        oldest(&mut self.gone, max, |gone| gone.last());
+        let forgotten = oldest(&mut self.keys, max, |key| key.sequence);
+        if !forgotten.is_empty() {
+            self.complete = Sequence::NONE;
+        }
+        forgotten
+    }
+
     /// Forgets the keys that are no longer wanted. Those that were not wanted before were not received.
     pub(super) fn retain(&mut self, interest: &Interest) {
         self.keys.retain(|key, _| interest.includes(key));
@@ -107,4 +123,18 @@ impl RecalledKey {
     pub(super) fn removed(until: Sequence) -> Self {
         Self { sequence: until.next(), number: 0, added: Sequence::NONE }
     }
+}
+
+/// Takes the oldest of more than `max` keys.
+fn oldest<V>(
+    keys: &mut HashMap<Box<[u8]>, V>,
+    max: usize,
+    sequence: impl Fn(&V) -> Sequence,
+) -> Vec<(Box<[u8]>, V)> {
+    let Some(surplus) = keys.len().checked_sub(max).filter(|surplus| *surplus > 0) else { return Vec::new() };
+    let mut all: Vec<_> = keys.drain().collect();
+    all.sort_by_key(|(_, value)| sequence(value));
+    let kept = all.split_off(surplus);
+    keys.extend(kept);
+    all
 }

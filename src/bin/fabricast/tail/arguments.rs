@@ -148,9 +148,14 @@ impl Arguments {
         }
         if !self.follow && printer.cut_off() > 0 {
             let (lost, target) = (printer.cut_off(), &self.target);
-            let records = if lost == 1 { "1 record" } else { &format!("{lost} records") };
+            // Of a table it is how many commits were not read, which is not how many keys.
+            let missing = match (what, lost) {
+                ("key", _) => "changed keys",
+                (_, 1) => "1 record",
+                (_, lost) => &format!("{lost} records"),
+            };
             let sentence = format!(
-                "{records} of {target} could not be read: the connection was lost, or the file was cut, before that"
+                "{missing} of {target} could not be read, because the connection was lost or the file was cut"
             );
             return Err(Failure::new(Exit::No, sentence));
         }

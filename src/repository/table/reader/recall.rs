@@ -34,6 +34,13 @@ impl TableReader {
         let received = received.chain(gone.values().map(|gone| gone.first())).max();
         let done = done.max(before.done).max(received.unwrap_or_default());
         self.recalled = Recalled { keys, done, complete, gone, ..Recalled::default() };
+        let capacity = self.geometry.capacity().max(before.geometry.capacity());
+        for (key, RecalledKey { sequence, number, added }) in self.recalled.limit(capacity) {
+            // Its value may be received again: whether it was removed is unknown.
+            let meta =
+                Meta { sequence: sequence.next(), epoch: self.epoch, published_ns: before.newest_read.1 };
+            self.removed.push_back(RemovedKey { key, number, added, meta });
+        }
     }
 
     /// Records that the removal of a key is reported, and what showed it: until the pass is over nothing else tells that to the reader of

@@ -1,5 +1,7 @@
 //! A subscription that is found again, at a publisher whose table has a damaged entry.
 
+use std::collections::BTreeSet;
+
 use super::*;
 
 const KEY: &[u8] = b"k";
@@ -402,4 +404,39 @@ fn table_is_complete_after_a_removal_that_was_reported_before() {
     reader.resume(&mut before, true);
     assert_received(&mut reader, &world.region, &[]);
     assert_eq!(reader.complete().get(), 2);
+}
+
+/// Each publisher has a damaged entry, which may be of any key received before, and other keys.
+#[test]
+fn keys_of_tables_that_are_never_read_whole_are_not_held_without_bound() {
+    const CAPACITY: usize = 8;
+    const KEYS: u64 = CAPACITY as u64 - 1;
+    let mut before = World::new(CAPACITY, 4, 1).reader();
+    let mut held = BTreeSet::new();
+    for round in 0..40 {
+        let mut world = World::new(CAPACITY, 4, 1);
+        let first = round * KEYS + 1;
+        put(&mut world, KEY, first);
+        (1..=KEYS).for_each(|key| put(&mut world, format!("{}", round * KEYS + key).as_bytes(), first + key));
+        let mut reader = world.reader();
+        reader.resume(&mut before, true);
+        for (key, is_present) in receive(&mut reader, &damaged(&world)) {
+            match (key.is_empty(), is_present) {
+                (true, _) => {}
+                (_, true) => assert!(held.insert(key.clone()), "{key:?} twice"),
+                (_, false) => assert!(held.remove(&key), "{key:?} is not there"),
+            }
+        }
+        assert!(held.len() <= 5 * CAPACITY, "{}", held.len());
+        before = reader;
+    }
+    // The entry that was damaged shows which keys are gone.
+    let mut world = World::new(CAPACITY, 4, 1);
+    put(&mut world, OTHER, 1000);
+    let mut reader = world.reader();
+    reader.resume(&mut before, true);
+    for (key, is_present) in receive(&mut reader, &world.region) {
+        assert!(if is_present { held.insert(key) } else { held.remove(&key) });
+    }
+    assert_eq!(held, BTreeSet::from([OTHER.to_vec()]));
 }

@@ -15,9 +15,9 @@ use crate::fabric::FabricError;
 use crate::id::Epoch;
 use crate::keyring::tests::secret;
 use crate::publisher::{LogPublisher, TablePublisher};
-use crate::subscriber::{LogSubscriber, Persistent, TableSubscriber};
+use crate::subscriber::{LogSubscriber, Persistent, SnapshotEntry, TableSubscriber};
 use crate::testkit::fabric::DatagramFaults;
-use crate::testkit::fault::{FaultyFabric, Running, Script};
+use crate::testkit::fault::{Fault, FaultyFabric, Running, Script};
 
 const PUBLISHING: &str = "publishing";
 const SUBSCRIBING: &str = "subscribing";
@@ -244,7 +244,7 @@ impl Nodes {
 
     /// Reads the whole table, or a key.
     fn look_up(&mut self) {
-        let key = self.random.below(KEYS);
+        let (key, wrong) = (self.random.below(KEYS), self.wrong_reads());
         let Some(Subscribing { table, .. }) = &mut self.subscribing else { return };
         let Some(table) = table.current_mut() else { return };
         let commit = |sequence: Sequence| self.commits.get(usize::try_from(sequence.get()).unwrap());
@@ -260,6 +260,14 @@ impl Nodes {
                 Err(error) => self.losses += u64::from(is_loss(&error)),
             },
             _ => match table.snapshot(Duration::from_millis(2)) {
+                Ok(snapshot) if self.wrong_reads() > wrong => {
+                    // Nothing shows to it that one brought what was there before: each value is one that was committed.
+                    for SnapshotEntry { key, value, meta, .. } in snapshot.entries {
+                        assert_eq!(value, entry(key, meta.sequence.get()));
+                        let committed = commit(meta.sequence).and_then(|table| table.get(&key));
+                        assert_eq!(committed, Some(&meta.sequence.get()));
+                    }
+                }
                 Ok(snapshot) => {
                     let held = snapshot.entries.iter().map(|it| (it.key, it.meta.sequence.get()));
                     let committed = commit(snapshot.sequence).unwrap();
@@ -276,6 +284,15 @@ impl Nodes {
                 Err(error) => self.losses += u64::from(is_loss(&error)),
             },
         }
+    }
+
+    /// How many reads brought what was not there then.
+    fn wrong_reads(&self) -> usize {
+        let happened = self.scripts.iter().flat_map(|script| script.happened());
+        let is_wrong = |fault: &Fault| {
+            matches!(fault, Fault::FlipBit { .. } | Fault::TearRead { .. } | Fault::ReplayOld)
+        };
+        happened.filter(|(fault, _)| is_wrong(fault)).count()
     }
 
     fn receive(&mut self) {

@@ -8,6 +8,7 @@ mod fetched;
 mod forged;
 mod misread;
 mod recalled;
+mod resumed;
 mod threads;
 
 use super::*;

@@ -38,6 +38,12 @@ pub(super) struct RecalledKey {
     pub(super) added: Sequence,
 }
 
+/// The last life of a key that an entry without a value ends, of this commit, where the last one seen began with the commit `added`. A
+/// life that the same commit began was over before anyone could see it, and the next one begins with that commit, too.
+pub(super) fn last_life(added: Sequence, sequence: Sequence) -> Sequence {
+    if added == sequence { sequence.before() } else { added }
+}
+
 /// What showed that a key was removed, when its removal was reported. One commit may remove a key and add it several times: it leaves an
 /// entry for each, and of those with a value just the last.
 #[derive(Clone, Copy, Debug)]

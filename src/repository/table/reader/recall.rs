@@ -4,7 +4,7 @@
 use super::{RemovedKey, TableReader};
 use crate::id::{Meta, Sequence};
 use crate::repository::table::entry::Entry;
-use crate::repository::table::recalled::{Gone, Recalled, RecalledKey};
+use crate::repository::table::recalled::{Gone, Recalled, RecalledKey, last_life};
 
 impl TableReader {
     /// Takes over what the reader before has received, and the removals that it has not reported yet, of the same epoch.
@@ -82,7 +82,7 @@ impl TableReader {
         if is_present {
             return true;
         }
-        let added = known.added;
+        let added = last_life(known.added, stamp.sequence());
         (known.number, known.has_key) = (0, false);
         self.directory.remove(cell);
         self.wanted.set(cell, true);

@@ -6,7 +6,7 @@ use crate::layout::table::{ENTRY_WORD, Stamp};
 use crate::limits;
 use crate::memory::Region;
 use crate::repository::table::entry::{CellMemory, Choice, Entry, EntryRejection, committed};
-use crate::repository::table::recalled::Gone;
+use crate::repository::table::recalled::{Gone, last_life};
 use crate::repository::table::scan::Left;
 use crate::repository::{ReadFailure, Taken};
 
@@ -101,7 +101,8 @@ impl TableReader {
         self.counts.received += 1;
         self.counts.conflated = self.counts.conflated.saturating_add(conflated);
         let key_len = header.key_len as usize;
-        let (number, added, capacity) = (header.number, known.added, self.geometry.capacity());
+        let added = if is_present { known.added } else { last_life(known.added, stamp.sequence()) };
+        let (number, capacity) = (header.number, self.geometry.capacity());
         if !is_present {
             let key = self.copy.key(entry).into();
             self.note_gone(key, Gone::Removal(stamp.sequence()));

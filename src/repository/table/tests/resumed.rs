@@ -1,6 +1,10 @@
 //! A subscription that is lost and found again at any moment, at this publisher or at one that is behind, against the model.
 
 use super::*;
+use crate::id::Meta;
+use crate::layout::header::HOT_SEQUENCE;
+use crate::repository::table::arbiter::TableArbiter;
+use crate::repository::{Arbiter as _, Arrival, Verdict};
 
 /// Copies of the table as it was, as publishers that are behind have it.
 const COPIES_MAX: usize = 4;
@@ -28,27 +32,18 @@ impl Outages {
     fn step(&mut self) {
         match self.world.random.below(16) {
             0..=4 => self.world.publish(),
-            5 => self.copy(),
+            5 => copy(&mut self.world, &mut self.copies),
             6 => self.resume(true),
             7 => self.resume(false),
             _ => _ = self.receive(),
         }
     }
 
-    fn copy(&mut self) {
-        let len = self.world.region.len();
-        let copy = Region::allocate(len, Protection::PeersRead).unwrap();
-        self.world.region.write_across(0, &copy, 0, len);
-        let at = self.world.random.index(COPIES_MAX);
-        self.copies.truncate(at);
-        self.copies.push(Arc::new(copy));
-    }
-
     /// Goes on with the next subscription.
     fn resume(&mut self, may_be_behind: bool) {
         let behind = self.copies.get(self.world.random.index(COPIES_MAX)).filter(|_| may_be_behind);
         self.memory = Arc::clone(behind.unwrap_or(&self.world.region));
-        let newest = Sequence::new(self.memory.load(crate::layout::header::HOT_SEQUENCE));
+        let newest = Sequence::new(self.memory.load(HOT_SEQUENCE));
         let reader = TableReader::new(self.world.writer.geometry(), (Epoch::FIRST, TOPIC), newest);
         let mut before = std::mem::replace(&mut self.reader, reader);
         self.reader.resume(&mut before, true);
@@ -85,5 +80,112 @@ fn subscriber_has_the_table_after_any_outages() {
         outages.world.publish();
         while outages.receive() {}
         outages.replica.check(&outages.world.model, |_| true);
+    });
+}
+
+/// A line of a table: what it reads, and by what.
+struct Line {
+    memory: Arc<Region>,
+    reader: TableReader,
+}
+
+/// A table, its copies, and a subscriber of two lines, which read the table or a copy.
+struct TwoLines {
+    world: World,
+    copies: Vec<Arc<Region>>,
+    lines: [Line; 2],
+    arbiter: TableArbiter,
+    /// The keys that the subscriber has, with the commits of their values.
+    table: BTreeMap<Vec<u8>, u64>,
+}
+
+impl TwoLines {
+    fn new(seed: u64) -> Self {
+        let world = World::new(6, 5, seed);
+        let line = || Line { memory: Arc::clone(&world.region), reader: world.reader() };
+        let (lines, mut arbiter) = ([line(), line()], TableArbiter::default());
+        arbiter.begin(Sequence::NONE, lines.len());
+        Self { world, copies: Vec::new(), lines, arbiter, table: BTreeMap::new() }
+    }
+
+    fn step(&mut self) {
+        let line = self.world.random.index(2);
+        match self.world.random.below(16) {
+            0..=4 => self.world.publish(),
+            5 => copy(&mut self.world, &mut self.copies),
+            6 => self.resume(line, true),
+            7 => self.resume(line, false),
+            _ => _ = self.receive(line),
+        }
+    }
+
+    fn resume(&mut self, line: usize, may_be_behind: bool) {
+        let behind = self.copies.get(self.world.random.index(COPIES_MAX)).filter(|_| may_be_behind);
+        let memory = Arc::clone(behind.unwrap_or(&self.world.region));
+        let newest = Sequence::new(memory.load(HOT_SEQUENCE));
+        let mut reader = TableReader::new(self.world.writer.geometry(), (Epoch::FIRST, TOPIC), newest);
+        reader.resume(&mut self.lines[line].reader, true);
+        self.lines[line] = Line { memory, reader };
+        self.arbiter.join(line);
+    }
+
+    /// Receives once from a line. Returns whether there may be more.
+    fn receive(&mut self, line: usize) -> bool {
+        let Line { memory, reader } = &mut self.lines[line];
+        let Some(taken) = reader.poll(memory).unwrap() else {
+            assert!(!reader.take_misread());
+            let until = Meta { sequence: reader.complete(), epoch: Epoch::FIRST, published_ns: 0 };
+            self.arbiter.complete(line, until, &|key| reader.has_key(key));
+            while let Some(gone) = self.arbiter.take_removed() {
+                assert!(self.table.remove(&gone.key[..]).is_some(), "{:?} was not received", gone.key);
+            }
+            return self.lines[line].reader.has_more();
+        };
+        let (Verified { meta, payload, conflated }, changed) = (reader.verified(taken), reader.changed());
+        let verdict = self.arbiter.judge(line, &Arrival { meta, conflated, changed: Some(changed), payload });
+        let (key, sequence) = (&payload[..changed.key_len], meta.sequence.get());
+        match verdict {
+            Verdict::First { .. } if changed.is_present => {
+                assert_eq!(self.world.history[index(sequence)][key].sequence, sequence);
+                let last = self.table.insert(key.to_vec(), sequence);
+                assert!(last < Some(sequence), "{key:?}: {sequence} after {last:?}");
+            }
+            Verdict::First { .. } => assert!(self.table.remove(key).is_some(), "{key:?} was not received"),
+            _ => {}
+        }
+        true
+    }
+
+    /// Receives all that there is, and checks that the subscriber has it.
+    fn settle(&mut self) {
+        // A key that one line has brought may be gone by what the other one shows.
+        for line in [0, 1, 0, 1] {
+            while self.receive(line) {}
+        }
+        let expected = self.world.model.iter().map(|(key, held)| (key.clone(), held.sequence));
+        assert_eq!(self.table, expected.collect());
+    }
+}
+
+fn copy(world: &mut World, copies: &mut Vec<Arc<Region>>) {
+    let len = world.region.len();
+    let copy = Region::allocate(len, Protection::PeersRead).unwrap();
+    world.region.write_across(0, &copy, 0, len);
+    copies.truncate(world.random.index(COPIES_MAX));
+    copies.push(Arc::new(copy));
+}
+
+#[test]
+fn subscriber_of_two_lines_has_the_table_after_any_outages() {
+    each_seed(amount(500, 50_000), |seed| {
+        let mut lines = TwoLines::new(seed);
+        (0..200).for_each(|_| lines.step());
+        // One line is enough, and the other one may stay behind.
+        lines.resume(0, false);
+        lines.settle();
+        lines.world.publish();
+        lines.settle();
+        lines.resume(1, false);
+        lines.settle();
     });
 }

@@ -5,9 +5,9 @@ use hashbrown::HashMap;
 use super::interest::Interest;
 use crate::id::Sequence;
 
-/// Most keys that are remembered, in multiples of what a table holds: a publisher that never lets the table catch up may show other keys
-/// to each subscription.
-const TABLES_MAX: usize = 4;
+/// Most keys of earlier subscriptions that are remembered beside those of the last one, in multiples of what a table holds, and most removed
+/// ones: a publisher that never lets the table catch up may show other keys to each subscription.
+const TABLES_MAX: usize = 3;
 
 /// The keys that were received, until the table has caught up with them.
 #[derive(Debug, Default)]
@@ -98,8 +98,8 @@ impl Recalled {
         self.is_over() || self.has_caught_up
     }
 
-    /// Forgets the keys received first, beyond the maximum for a table of this capacity, and returns them. Entries of them are new from
-    /// now on, and so may be those of other keys that are gone.
+    /// Forgets the keys with the oldest values, beyond the maximum for a table of this capacity, and returns them. Entries of them are new
+    /// from now on, and so may be those of other keys that are gone.
     pub(super) fn limit(&mut self, capacity: usize) -> Vec<(Box<[u8]>, RecalledKey)> {
         let max = capacity.saturating_mul(TABLES_MAX);
         oldest(&mut self.gone, max, |gone| gone.last());

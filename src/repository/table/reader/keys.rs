@@ -65,6 +65,10 @@ impl TableReader {
     pub(in crate::repository::table) fn note(&mut self, cell: usize, entry: &Entry) {
         self.learn(cell, entry);
         self.suspects.remove(&cell);
+        if !self.interest.includes(self.copy.key(entry)) {
+            // No pass compares it, and it is none of the keys that were received.
+            self.recalled.damaged.remove(&cell);
+        }
     }
 
     /// Records that a snapshot has read all keys of this commit.

@@ -14,8 +14,20 @@ impl TableReader {
             return;
         }
         self.removed.append(&mut before.removed);
-        let Recalled { mut keys, done, complete, mut gone, damaged, .. } =
-            std::mem::take(&mut before.recalled);
+        let mut recalled = std::mem::take(&mut before.recalled);
+        let has_damage = !before.suspects.is_empty() || !recalled.damaged.is_empty();
+        let complete = recalled.complete.max(before.floor.min(before.keys_done));
+        recalled.complete = if has_damage { Sequence::NONE } else { complete };
+        recalled.gone.extend(std::mem::take(&mut before.gone));
+        let capacity = self.geometry.capacity().max(before.geometry.capacity());
+        for (key, RecalledKey { sequence, number, .. }) in recalled.limit(capacity) {
+            // Whether it was removed is unknown, and its value may be received again: no life has ended for other lines.
+            let added = Sequence::NONE;
+            let meta =
+                Meta { sequence: sequence.next(), epoch: self.epoch, published_ns: before.newest_read.1 };
+            self.removed.push_back(RemovedKey { key, number, added, meta });
+        }
+        let Recalled { mut keys, done, complete, mut gone, .. } = recalled;
         for cell in before.directory.iter() {
             let Some(known) = before.cells.get(cell).filter(|known| known.is_reported) else { continue };
             let sequence = known.received().sequence();
@@ -24,23 +36,12 @@ impl TableReader {
                 keys.insert(key.into(), RecalledKey { sequence, number: known.number, added: known.added });
             }
         }
-        gone.extend(std::mem::take(&mut before.gone));
         gone.retain(|key, _| !keys.contains_key(key));
-        let complete = complete.max(before.floor.min(before.keys_done));
-        let has_damage = !before.suspects.is_empty() || !damaged.is_empty();
-        let complete = if !has_damage { complete } else { Sequence::NONE };
         // A pass that was not over may have received later values.
         let received = keys.values().map(|key| key.sequence);
         let received = received.chain(gone.values().map(|gone| gone.first())).max();
         let done = done.max(before.done).max(received.unwrap_or_default());
         self.recalled = Recalled { keys, done, complete, gone, ..Recalled::default() };
-        let capacity = self.geometry.capacity().max(before.geometry.capacity());
-        for (key, RecalledKey { sequence, number, added }) in self.recalled.limit(capacity) {
-            // Its value may be received again: whether it was removed is unknown.
-            let meta =
-                Meta { sequence: sequence.next(), epoch: self.epoch, published_ns: before.newest_read.1 };
-            self.removed.push_back(RemovedKey { key, number, added, meta });
-        }
     }
 
     /// Records that the removal of a key is reported, and what showed it: until the pass is over nothing else tells that to the reader of
@@ -51,8 +52,12 @@ impl TableReader {
         }
     }
 
-    /// Forgets the removed keys that are known by a pass that is over.
+    /// Forgets the removed keys that are known by a pass that is over. While an entry is damaged, the reader of another subscription would
+    /// not know that the pass had all others.
     pub(super) fn forget_gone(&mut self) {
+        if !self.suspects.is_empty() || !self.recalled.damaged.is_empty() {
+            return;
+        }
         let complete = self.floor.min(self.keys_done);
         self.gone.retain(|_, gone| gone.last() > complete);
     }
@@ -105,7 +110,6 @@ impl TableReader {
         if !self.recalled.damaged.is_empty() {
             // What comes now is newer than what these describe.
             (self.recalled.complete, self.recalled.has_caught_up) = (Sequence::NONE, true);
-            self.recalled.gone.clear();
             return;
         }
         let Recalled { keys, published_ns, .. } = std::mem::take(&mut self.recalled);

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::repository::table::recalled::{Gone, Recalled};
 
 const KEY: &[u8] = b"k";
 const OTHER: &[u8] = b"other";
@@ -427,6 +428,7 @@ fn keys_of_tables_that_are_never_read_whole_are_not_held_without_bound() {
                 (_, false) => assert!(held.remove(&key), "{key:?} is not there"),
             }
         }
+        // With those of this subscription.
         assert!(held.len() <= 5 * CAPACITY, "{}", held.len());
         before = reader;
     }
@@ -439,4 +441,76 @@ fn keys_of_tables_that_are_never_read_whole_are_not_held_without_bound() {
         assert!(if is_present { held.insert(key) } else { held.remove(&key) });
     }
     assert_eq!(held, BTreeSet::from([OTHER.to_vec()]));
+}
+
+/// A table in which one entry stays damaged, so that no key can be found to be gone, and whose other keys are replaced, except one.
+#[test]
+fn key_that_each_subscription_has_seen_is_never_reported_as_removed() {
+    const CAPACITY: u64 = 8;
+    let mut world = World::new(8, 4, 1);
+    put(&mut world, OTHER, 1);
+    put(&mut world, KEY, 2);
+    let mut before = world.reader();
+    for round in 0..20 {
+        let at = 3 + round * 2 * CAPACITY;
+        for key in 0..CAPACITY - 2 {
+            put(&mut world, format!("{round}-{key}").as_bytes(), at + key);
+        }
+        let mut reader = world.reader();
+        reader.resume(&mut before, true);
+        let received = receive(&mut reader, &damaged(&world));
+        assert!(round == 0 || received.iter().all(|(key, _)| key != OTHER), "{round}: {received:?}");
+        for key in 0..CAPACITY - 2 {
+            remove(&mut world, format!("{round}-{key}").as_bytes(), at + CAPACITY + key);
+        }
+        before = reader;
+    }
+}
+
+#[test]
+fn removed_keys_are_not_remembered_without_bound() {
+    let key = |number: u64| number.to_le_bytes().into();
+    let gone = (1..100).map(|number| (key(number), Gone::Removal(Sequence::new(number))));
+    let mut recalled = Recalled { gone: gone.collect(), ..Recalled::default() };
+    assert!(recalled.limit(8).is_empty());
+    assert!(recalled.gone.len() <= 32 && recalled.gone.contains_key(&key(99)[..]), "{}", recalled.gone.len());
+}
+
+/// The removal was found by a pass that was over, and an entry of another key is damaged.
+#[test]
+fn removed_key_of_a_publisher_that_is_behind_is_not_received_again_beside_a_damaged_one() {
+    let mut world = World::new(8, 4, 1);
+    put(&mut world, KEY, 1);
+    put(&mut world, GONE, 2);
+    let behind = damaged(&world);
+    let mut before = world.reader();
+    assert_received(&mut before, &behind, &[DAMAGED, (GONE, true)]);
+    remove(&mut world, GONE, 3);
+    put(&mut world, OTHER, 4);
+    assert_received(&mut before, &damaged(&world), &[(OTHER, true), (GONE, false)]);
+    let mut reader = world.reader();
+    reader.resume(&mut before, true);
+    assert_received(&mut reader, &behind, &[DAMAGED]);
+}
+
+/// No pass reads its cell any more.
+#[test]
+fn damaged_entry_that_a_snapshot_finds_to_be_unwanted_keeps_no_other_key() {
+    let mut world = World::new(8, 4, 1);
+    put(&mut world, KEY, 10);
+    put(&mut world, OTHER, 11);
+    let interest = || Interest::Those(Box::new(|key: &[u8]| key != KEY));
+    let mut first = World::new(8, 4, 1);
+    [(OTHER, 1), (GONE, 2)].into_iter().for_each(|(key, at)| put(&mut first, key, at));
+    let mut before = first.reader();
+    before.set_interest(interest());
+    receive(&mut before, &first.region);
+    let mut reader = world.reader();
+    reader.set_interest(interest());
+    reader.resume(&mut before, true);
+    assert_received(&mut reader, &damaged(&world), &[DAMAGED, (OTHER, true)]);
+    snapshot(&mut reader, &world.region);
+    put(&mut world, OTHER, 12);
+    assert_received(&mut reader, &world.region, &[(OTHER, true), (GONE, false)]);
+    assert_eq!((reader.suspect_count(), reader.complete().get()), (0, 12));
 }

@@ -372,7 +372,7 @@ fn commands_name_what_has_expired() {
         }
         let tail = place.run(&["tail", target]);
         assert_eq!((tail.code, tail.out.as_str()), (Some(0), ""), "{tail:?}");
-        let left_out = format!("{target}: 2 values were left out: expired after a lifespan of 1.0ms");
+        let left_out = format!("{target}: 2 values were left out, because they had expired");
         assert!(tail.error.contains(&left_out), "{tail:?}");
         match kind {
             "log" => {
@@ -383,9 +383,40 @@ fn commands_name_what_has_expired() {
                 let get = place.run(&["get", target, "a"]);
                 get.assert_failure(1, &["key \"a\" of", "has expired", "1.0ms"]);
                 place.run(&["get", target, "c"]).assert_failure(1, &["has no key \"c\""]);
+                let tail = place.run(&["tail", target, "--key", "a*"]);
+                assert_eq!((tail.code, tail.out.as_str()), (Some(1), ""), "{tail:?}");
+                let said = ["has no key that matches a* and has not expired", "1 value was left out"];
+                assert!(said.iter().all(|part| tail.error.contains(part)), "{tail:?}");
             }
         }
     }
+}
+
+/// What has expired was not replaced.
+#[test]
+fn expired_records_are_not_reported_as_replaced() {
+    let place = Place::new();
+    let mut publisher = place.publish_with("shm:p/t", &["--kind", "log", "--lifespan", "2s"]);
+    let watch = place.start(&["watch", "shm:p/t", "--json"]);
+    wait_until("the subscriber", || {
+        let info = json(place.run(&["info", "shm:p/t", "--json"]).printed());
+        info["subscribers"]["count"] == 1
+    });
+    publisher.write("1");
+    assert_eq!(json(&watch.line())["sequence"], 1);
+    watch.signal(Signal::STOP);
+    ["2", "3"].iter().for_each(|line| publisher.write(line));
+    let is_old = |info: Value| {
+        info["sequence"] == 3 && info["age_ns"].as_u64().is_some_and(|age_ns| age_ns > 2_000_000_000)
+    };
+    wait_until("both to expire", || is_old(json(place.run(&["info", "shm:p/t", "--json"]).printed())));
+    publisher.write("4");
+    watch.signal(Signal::CONT);
+    assert_eq!(json(&watch.line())["sequence"], 4);
+    watch.signal(Signal::INT);
+    let ended = watch.end();
+    assert_eq!((ended.code, ended.out.as_str()), (Some(0), ""), "{ended:?}");
+    assert!(ended.error.contains("2 values were left out"), "{ended:?}");
 }
 
 /// Nobody knows whether the program of a stopped process will receive the last line: the command waits for a while, and then says so.

@@ -53,6 +53,8 @@ pub(crate) struct Arrivals<'a> {
     kind: Option<Kind>,
     /// The last sequence for which a value or loss was reported. Not of a table, whose changes have the sequences of commits.
     last: Option<u64>,
+    /// How many values had expired before it.
+    expired_before: u64,
     /// Values since the time was last checked, all without waiting.
     unlooked: u32,
     /// An error that came with news, which are reported first.
@@ -129,6 +131,7 @@ impl<'a> Arrivals<'a> {
             deadline,
             kind,
             last: None,
+            expired_before: 0,
             unlooked: 0,
             held: None,
             hearts,
@@ -173,20 +176,25 @@ impl<'a> Arrivals<'a> {
         self.source.newest_at_start()
     }
 
-    /// Prints on standard error what is known of each line, if there are several; of one, how many values had expired.
+    /// Prints what is known of each line on standard error, if there are several.
     pub(crate) fn summarize(&self) {
         self.source.summarize();
-        let Some(subscriber) = self.current().filter(|_| self.source.lines() == 1) else { return };
-        let expired = subscriber.stats().expired;
-        if expired > 0 {
-            let values = if expired == 1 { "1 value was" } else { &format!("{expired} values were") };
-            let (target, lifespan) = (self.followed.target, subscriber.lifespan().unwrap_or_default());
-            let sentence = format!(
-                "{target}: {values} left out: expired after a lifespan of {}",
-                output::shown(lifespan)
-            );
-            Failure::new(Exit::Done, sentence).note();
-        }
+    }
+
+    /// How many values had expired when they were read, and were left out; 0 if there are several lines.
+    pub(crate) fn expired(&self) -> u64 {
+        let subscriber = self.current().filter(|_| self.source.lines() == 1);
+        subscriber.map_or(0, |subscriber| subscriber.stats().expired)
+    }
+
+    /// Prints on standard error how many values had expired, if some had.
+    pub(crate) fn note_expired(&self) {
+        let left_out = match self.expired() {
+            0 => return,
+            1 => "1 value was left out, because it had expired".to_owned(),
+            expired => format!("{expired} values were left out, because they had expired"),
+        };
+        Failure::new(Exit::Done, format!("{}: {left_out}", self.followed.target)).note();
     }
 
     /// Prints what is known of each line, if there are several, and returns the failure that ends the command.
@@ -293,6 +301,7 @@ impl<'a> Arrivals<'a> {
             all if all.iter().all(|heart| heart.hung) => (Exit::Hung, ", and all publishers are hung"),
             _ => (Exit::No, ""),
         };
+        self.note_expired();
         let from = if is_one { self.followed.target.to_string() } else { "any line".to_owned() };
         self.failed(Failure::new(exit, format!("nothing arrived from {from}: {why}{because}")))
     }
@@ -394,10 +403,13 @@ impl<'a> Arrivals<'a> {
         Ok(Arrival::Lost(before, Loss { first, count, reason }))
     }
 
-    /// The loss of values replaced before `first`.
+    /// The loss of values replaced before `first`. Those that have expired were not replaced.
     fn catch_up(&mut self, first: u64, last: u64) -> Option<Loss> {
+        let expired = self.expired();
+        let expired = expired.saturating_sub(std::mem::replace(&mut self.expired_before, expired));
         let before = self.last.replace(last)?;
-        let count = first.checked_sub(before.checked_add(1)?).filter(|count| *count > 0)?;
+        let missing = first.checked_sub(before.checked_add(1)?)?;
+        let count = missing.checked_sub(expired).filter(|count| *count > 0)?;
         Some(Loss { first: before + 1, count, reason: CONFLATED })
     }
 

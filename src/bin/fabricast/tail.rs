@@ -64,6 +64,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
         }
     }?;
     arrivals.summarize();
+    arrivals.note_expired();
     Ok(exit)
 }
 
@@ -115,7 +116,7 @@ fn records(
     }
     match arrivals.was_interrupted() {
         true => Ok(Exit::Done),
-        false => arguments.outcome(printer, "record of a key"),
+        false => arguments.outcome(printer, "record of a key", arrivals),
     }
 }
 

@@ -141,5 +141,6 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
         }
     }
     arrivals.summarize();
+    arrivals.note_expired();
     Ok(Exit::Done)
 }

@@ -239,8 +239,10 @@ impl RuntimeDirectory {
             }
             if is_named(directory, &entry, name) {
                 if let Err(error) = self.announce(directory, node, &entry) {
-                    // An entry without a node, such as an empty one in a file system that is full. It is locked, so it is this one's.
-                    let _ = rustix::fs::unlinkat(directory, name, AtFlags::empty());
+                    // An entry without a node, such as an empty one in a file system that is full.
+                    if is_named(directory, &entry, name) {
+                        let _ = rustix::fs::unlinkat(directory, name, AtFlags::empty());
+                    }
                     return Err(error);
                 }
                 return Ok(Claim {

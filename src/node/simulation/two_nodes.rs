@@ -248,9 +248,14 @@ impl Nodes {
         let Some(Subscribing { table, .. }) = &mut self.subscribing else { return };
         let Some(table) = table.current_mut() else { return };
         let commit = |sequence: Sequence| self.commits.get(usize::try_from(sequence.get()).unwrap());
+        let read = usize::try_from(table.last().get()).unwrap();
         match self.random.below(2) {
             0 => match table.get(&key) {
-                Ok(None) => {}
+                Ok(None) if self.wrong_reads() > wrong => {}
+                Ok(None) => {
+                    let mut since = self.commits[read..].iter();
+                    assert!(since.any(|table| !table.contains_key(&key)), "{key} after {read}");
+                }
                 Ok(Some(sample)) => {
                     let sequence = sample.meta.sequence;
                     assert_eq!(sample.value, entry(key, sequence.get()));

@@ -245,9 +245,9 @@ fn refusal(message: &Message) -> (RefuseReason, &str) {
 }
 
 /// The refusal of a stranger that proves no key.
+const NOTHING_SAID: (RefuseReason, &str) = (RefuseReason::NotAuthenticated, "");
 /// A place that the node does not look after before the hello comes is kept for twice the deadline.
 const LOST_WITHIN_NS: u64 = 2 * limits::HELLO_DEADLINE_NS - 500_000_000;
-const NOTHING_SAID: (RefuseReason, &str) = (RefuseReason::NotAuthenticated, "");
 
 #[track_caller]
 fn is_unauthenticated<T>(outcome: Result<T, SubscriberError>) {

@@ -28,6 +28,9 @@ pub(super) fn newest_of_key(
 ) -> Result<Newest<Value>, Failure> {
     let (deadline, reading) = (Deadline::after(wait), Deadline::after(CONTENTION));
     let newest = subscriber.newest_at_start();
+    // A removal, or a damaged value, is newer than what had expired before.
+    let mut expired_before = 0;
+    let has_expired = |subscriber: &AnySubscriber<Raw>, before: u64| subscriber.stats().expired > before;
     loop {
         let is_read = subscriber.last() >= newest;
         let interval = if is_read { LOOK_INTERVAL } else { READ_INTERVAL };
@@ -41,9 +44,15 @@ pub(super) fn newest_of_key(
                 ReceiveError::Damaged { .. }
                 | ReceiveError::BrokenStamps { .. }
                 | ReceiveError::ImpossibleLen { .. },
-            ) => continue,
+            ) => {
+                expired_before = subscriber.stats().expired;
+                continue;
+            }
             Ok(None) | Err(ReceiveError::Contended { .. }) => {}
-            Err(ReceiveError::Ended { .. }) => return Ok(over(subscriber)),
+            Err(ReceiveError::Ended { .. }) if has_expired(subscriber, expired_before) => {
+                return Ok(Newest::Expired);
+            }
+            Err(ReceiveError::Ended { .. }) => return Ok(Newest::Ended),
             Err(error) => return Err(error.into()),
         }
         if interrupt.came() {
@@ -54,7 +63,7 @@ pub(super) fn newest_of_key(
         }
         if deadline.is_over() {
             if subscriber.last() >= newest {
-                let has_expired = subscriber.stats().expired > 0;
+                let has_expired = has_expired(subscriber, expired_before);
                 return Ok(if has_expired { Newest::Expired } else { Newest::Nothing });
             }
             if reading.is_over() {
@@ -120,7 +129,10 @@ pub(super) fn all(
     let deadline = Deadline::after(wait);
     loop {
         if let AnySubscriber::Table(table) = &mut *subscriber {
-            let Snapshot { sequence, entries, expired, .. } = table.snapshot(SNAPSHOT_TIMEOUT)?;
+            let Snapshot { sequence, entries, expired, .. } = match table.snapshot(SNAPSHOT_TIMEOUT) {
+                Err(ReceiveError::Ended { .. }) => return Ok(over(subscriber)),
+                snapshot => snapshot?,
+            };
             let entries = Entries { sequence, entries, damaged: table.suspect_count(), expired };
             if !entries.is_empty() || deadline.is_over() {
                 return Ok(Newest::Value(entries));
@@ -130,7 +142,7 @@ pub(super) fn all(
             _ if interrupt.came() => return Ok(Newest::Nothing),
             Ok(None) if is_abandoned() => return Err(Failure::ClosedPipe),
             Ok(_) | Err(ReceiveError::Contended { .. }) => {}
-            Err(ReceiveError::Ended { .. }) => return Ok(Newest::Ended),
+            Err(ReceiveError::Ended { .. }) => return Ok(over(subscriber)),
             Err(error) => return Err(error.into()),
         }
     }
@@ -164,9 +176,11 @@ pub(super) fn print_all(
     }
     out.flush()?;
     if expired > 0 {
-        let keys = if expired == 1 { "1 key" } else { &format!("{expired} keys") };
-        let sentence = format!("{keys} of {target} left out: the newest values have expired");
-        Failure::new(Exit::Done, sentence).note();
+        let left_out = match expired {
+            1 => "1 key was left out, because its value has expired".to_owned(),
+            expired => format!("{expired} keys were left out, because their values have expired"),
+        };
+        Failure::new(Exit::Done, format!("{target}: {left_out}")).note();
     }
     if damaged > 0 {
         let sentence = format!("{damaged} damaged entries of {target} are missing: check its publisher");

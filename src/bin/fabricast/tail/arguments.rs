@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use fabricast::{LogStart, Sequence};
 
+use super::super::arrivals::Arrivals;
 use super::super::failure::{Exit, Failure};
 use super::super::keys::KeyArguments;
 use super::super::place::{Place, place};
@@ -25,7 +26,7 @@ A line is the sequence of a record, its age when printed, and the record. Withou
 command ends with the record that was the newest at its start; with --follow it continues with
 later ones. Records overwritten before they were read are counted on a line of their own. With
 --from, the count includes all from that sequence on. Records older than their lifespan are left
-out; standard error has their number.
+out; standard error has their number, of a feed or table that of all keys, except with --line.
 
 A publisher waits for subscribers only in programs (`SlowPolicy`) and in `perf stream --policy`.
 
@@ -138,7 +139,19 @@ impl Arguments {
     }
 
     /// The outcome without --follow, after what was printed of records or keys.
-    pub(super) fn outcome(&self, printer: &Printer, what: &str) -> Result<Exit, Failure> {
+    pub(super) fn outcome(
+        &self,
+        printer: &Printer,
+        what: &str,
+        arrivals: &Arrivals<'_>,
+    ) -> Result<Exit, Failure> {
+        self.success(printer, what, arrivals.expired() > 0).map_err(|failure| {
+            arrivals.note_expired();
+            arrivals.failed(failure)
+        })
+    }
+
+    fn success(&self, printer: &Printer, what: &str, has_expired: bool) -> Result<Exit, Failure> {
         let shown = printer.shown();
         if !self.follow && printer.damaged() > 0 {
             let (damaged, target) = (printer.damaged(), &self.target);
@@ -165,8 +178,9 @@ impl Arguments {
         }
         let range = self.from.map_or_else(String::new, |from| format!(" from {from} on"));
         let sentence = format!(
-            "{} has no {what} that matches {pattern}{range}: check --key{}",
+            "{} has no {what} that matches {pattern}{range}{}: check --key{}",
             self.target,
+            if has_expired { " and has not expired" } else { "" },
             if self.target.is_file() { "" } else { ", or use --follow to wait for one" }
         );
         Err(Failure::new(Exit::No, sentence))

@@ -27,12 +27,12 @@ pub(super) fn run(
     let (values, over) = newest_values(arrivals, &mut printer, arguments, newest)?;
     for value in values.iter().skip(arguments.skipped(&values)) {
         if arguments.count == Some(printer.shown()) {
-            return arguments.outcome(&printer, "key");
+            return arguments.outcome(&printer, "key", arrivals);
         }
         printer.value(value)?;
     }
     if over.is_none() && !arguments.follow {
-        return arguments.outcome(&printer, "key");
+        return arguments.outcome(&printer, "key", arrivals);
     }
     let mut over = over;
     while arguments.count.is_none_or(|count| printer.shown() < count) {
@@ -58,7 +58,7 @@ pub(super) fn run(
     }
     match arrivals.was_interrupted() {
         true => Ok(Exit::Done),
-        false => arguments.outcome(&printer, "key"),
+        false => arguments.outcome(&printer, "key", arrivals),
     }
 }
 

@@ -6,6 +6,10 @@ use crate::layout::header::HOT_SEQUENCE;
 use crate::repository::table::arbiter::TableArbiter;
 use crate::repository::{Arbiter as _, Arrival, Verdict};
 
+fn is_odd(key: &[u8]) -> bool {
+    key.last().is_some_and(|last| last % 2 == 1)
+}
+
 /// Copies of the table as it was, as publishers that are behind have it.
 const COPIES_MAX: usize = 4;
 
@@ -19,6 +23,8 @@ struct Outages {
     replica: Replica,
     /// The commits of the last values received, also of keys that were removed.
     last: BTreeMap<Vec<u8>, Sequence>,
+    /// Only keys with odd numbers are wanted.
+    is_choosy: bool,
 }
 
 impl Outages {
@@ -26,7 +32,7 @@ impl Outages {
         let world = World::new(6, 5, seed);
         let (memory, reader) = (Arc::clone(&world.region), world.reader());
         let (replica, last) = Default::default();
-        Self { world, copies: Vec::new(), memory, reader, replica, last }
+        Self { world, copies: Vec::new(), memory, reader, replica, last, is_choosy: false }
     }
 
     fn step(&mut self) {
@@ -35,8 +41,24 @@ impl Outages {
             5 => copy(&mut self.world, &mut self.copies),
             6 => self.resume(true),
             7 => self.resume(false),
+            8 if self.world.random.once_in(4) => self.choose(),
             _ => _ = self.receive(),
         }
+    }
+
+    /// Wants other keys: those that were not wanted before are received as if they were new.
+    fn choose(&mut self) {
+        self.is_choosy = self.world.random.once_in(2);
+        self.reader.set_interest(match self.is_choosy {
+            true => Interest::Those(Box::new(is_odd)),
+            false => Interest::All,
+        });
+        if self.is_choosy {
+            self.replica.table.retain(|key, _| is_odd(key));
+        }
+        // Which keys were removed is not remembered.
+        self.last.clear();
+        self.replica.granted = self.replica.granted.max(self.reader.last().get());
     }
 
     /// Goes on with the next subscription.
@@ -73,13 +95,15 @@ fn subscriber_has_the_table_after_any_outages() {
     each_seed(amount(500, 50_000), |seed| {
         let mut outages = Outages::new(seed);
         (0..200).for_each(|_| outages.step());
+        let is_choosy = outages.is_choosy;
+        let is_wanted = |key: &[u8]| !is_choosy || is_odd(key);
         outages.resume(false);
         while outages.receive() {}
-        outages.replica.check(&outages.world.model, |_| true);
+        outages.replica.check(&outages.world.model, is_wanted);
         assert_eq!(outages.reader.complete(), outages.world.writer.last());
         outages.world.publish();
         while outages.receive() {}
-        outages.replica.check(&outages.world.model, |_| true);
+        outages.replica.check(&outages.world.model, is_wanted);
     });
 }
 

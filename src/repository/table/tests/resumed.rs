@@ -25,14 +25,27 @@ struct Outages {
     last: BTreeMap<Vec<u8>, Sequence>,
     /// Only keys with odd numbers are wanted.
     is_choosy: bool,
+    /// A value that was followed by a damaged one may be received again.
+    is_unsure: bool,
+    is_damaging: bool,
 }
 
 impl Outages {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64, is_damaging: bool) -> Self {
         let world = World::new(6, 5, seed);
         let (memory, reader) = (Arc::clone(&world.region), world.reader());
         let (replica, last) = Default::default();
-        Self { world, copies: Vec::new(), memory, reader, replica, last, is_choosy: false }
+        Self {
+            world,
+            copies: Vec::new(),
+            memory,
+            reader,
+            replica,
+            last,
+            is_choosy: false,
+            is_unsure: false,
+            is_damaging,
+        }
     }
 
     fn step(&mut self) {
@@ -42,8 +55,19 @@ impl Outages {
             6 => self.resume(true),
             7 => self.resume(false),
             8 if self.world.random.once_in(4) => self.choose(),
+            9 if self.is_damaging => self.damage(),
             _ => _ = self.receive(),
         }
+    }
+
+    /// Has a wrong bit in a copy of the table, or in an older one.
+    fn damage(&mut self) {
+        copy(&mut self.world, &mut self.copies);
+        let (geometry, random) = (self.world.writer.geometry(), &mut self.world.random);
+        let (cell, copy) = (random.index(geometry.capacity()), &self.copies[random.index(self.copies.len())]);
+        let stamp = Stamp::new(copy.load(geometry.version_offset(cell)));
+        let word = geometry.slot_offset(cell, stamp) + 8 * random.index(8);
+        copy.store(word, copy.load(word) ^ 1 << random.below(64));
     }
 
     /// Wants other keys: those that were not wanted before are received as if they were new.
@@ -74,14 +98,28 @@ impl Outages {
 
     /// Receives once. Returns whether there may be more.
     fn receive(&mut self) -> bool {
-        match self.reader.poll(&self.memory).unwrap() {
-            None => self.reader.has_more(),
-            Some(taken) => {
+        match self.reader.poll(&self.memory) {
+            Err(_) if self.is_damaging => {
+                self.is_unsure = true;
+                true
+            }
+            Err(failure) => panic!("{failure:?}"),
+            Ok(None) => self.reader.has_more(),
+            Ok(Some(taken)) => {
                 let (Verified { meta, payload, .. }, changed) =
                     (self.reader.verified(taken), self.reader.changed());
                 if changed.is_present {
                     let last = self.last.insert(payload[..changed.key_len].to_vec(), meta.sequence);
-                    assert!(last < Some(meta.sequence), "{payload:?}: {} after {last:?}", meta.sequence);
+                    assert!(
+                        self.is_unsure || last < Some(meta.sequence),
+                        "{payload:?}: {} after {last:?}",
+                        meta.sequence
+                    );
+                }
+                if !changed.is_present
+                    && let Some(last) = self.last.get(&payload[..changed.key_len])
+                {
+                    assert_removed(&self.world, &payload[..changed.key_len], last.get());
                 }
                 self.replica.take(&self.reader, &self.world, taken);
                 true
@@ -90,21 +128,28 @@ impl Outages {
     }
 }
 
+fn play(seed: u64, is_damaging: bool) {
+    let mut outages = Outages::new(seed, is_damaging);
+    (0..200).for_each(|_| outages.step());
+    let is_choosy = outages.is_choosy;
+    let is_wanted = |key: &[u8]| !is_choosy || is_odd(key);
+    outages.resume(false);
+    while outages.receive() {}
+    outages.replica.check(&outages.world.model, is_wanted);
+    assert_eq!(outages.reader.complete(), outages.world.writer.last());
+    outages.world.publish();
+    while outages.receive() {}
+    outages.replica.check(&outages.world.model, is_wanted);
+}
+
 #[test]
 fn subscriber_has_the_table_after_any_outages() {
-    each_seed(amount(500, 50_000), |seed| {
-        let mut outages = Outages::new(seed);
-        (0..200).for_each(|_| outages.step());
-        let is_choosy = outages.is_choosy;
-        let is_wanted = |key: &[u8]| !is_choosy || is_odd(key);
-        outages.resume(false);
-        while outages.receive() {}
-        outages.replica.check(&outages.world.model, is_wanted);
-        assert_eq!(outages.reader.complete(), outages.world.writer.last());
-        outages.world.publish();
-        while outages.receive() {}
-        outages.replica.check(&outages.world.model, is_wanted);
-    });
+    each_seed(amount(500, 50_000), |seed| play(seed, false));
+}
+
+#[test]
+fn subscriber_has_the_table_after_outages_with_damage() {
+    each_seed(amount(500, 50_000), |seed| play(seed, true));
 }
 
 /// A line of a table: what it reads, and by what.
@@ -161,7 +206,8 @@ impl TwoLines {
             let until = Meta { sequence: reader.complete(), epoch: Epoch::FIRST, published_ns: 0 };
             self.arbiter.complete(line, until, &|key| reader.has_key(key));
             while let Some(gone) = self.arbiter.take_removed() {
-                assert!(self.table.remove(&gone.key[..]).is_some(), "{:?} was not received", gone.key);
+                let last = self.table.remove(&gone.key[..]).expect("it was received");
+                assert_removed(&self.world, &gone.key, last);
             }
             return self.lines[line].reader.has_more();
         };
@@ -174,7 +220,10 @@ impl TwoLines {
                 let last = self.table.insert(key.to_vec(), sequence);
                 assert!(last < Some(sequence), "{key:?}: {sequence} after {last:?}");
             }
-            Verdict::First { .. } => assert!(self.table.remove(key).is_some(), "{key:?} was not received"),
+            Verdict::First { .. } => {
+                let last = self.table.remove(key).expect("it was received");
+                assert_removed(&self.world, key, last);
+            }
             _ => {}
         }
         true
@@ -189,6 +238,15 @@ impl TwoLines {
         let expected = self.world.model.iter().map(|(key, held)| (key.clone(), held.sequence));
         assert_eq!(self.table, expected.collect());
     }
+}
+
+/// Checks that the value of this commit was removed later.
+fn assert_removed(world: &World, key: &[u8], last: u64) {
+    let since = &world.history[index(last)..];
+    let held = |table: &Table| table.get(key).map(|held| held.sequence);
+    let is_removed = since.iter().any(|table| held(table).is_none());
+    // One commit may have removed it and added it again.
+    assert!(is_removed || since.iter().any(|table| held(table) > Some(last)), "{key:?} of {last} is there");
 }
 
 fn copy(world: &mut World, copies: &mut Vec<Arc<Region>>) {

@@ -514,3 +514,17 @@ fn damaged_entry_that_a_snapshot_finds_to_be_unwanted_keeps_no_other_key() {
     assert_received(&mut reader, &world.region, &[(OTHER, true), (GONE, false)]);
     assert_eq!((reader.suspect_count(), reader.complete().get()), (0, 12));
 }
+
+/// The subscription before has read all but its damaged entry.
+#[test]
+fn key_whose_first_entry_was_damaged_is_received_by_the_next_subscription() {
+    let mut world = World::new(8, 4, 1);
+    put(&mut world, KEY, 1);
+    put(&mut world, OTHER, 2);
+    let mut before = world.reader();
+    assert_received(&mut before, &damaged(&world), &[DAMAGED, (OTHER, true)]);
+    let mut reader = world.reader();
+    reader.resume(&mut before, true);
+    assert_received(&mut reader, &world.region, &[(KEY, true)]);
+    assert_eq!(reader.complete().get(), 2);
+}

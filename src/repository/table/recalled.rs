@@ -5,8 +5,8 @@ use hashbrown::HashMap;
 use super::interest::Interest;
 use crate::id::Sequence;
 
-/// Most keys of earlier subscriptions that are remembered beside those of the last one, in multiples of what a table holds, and most removed
-/// ones: a publisher that never lets the table catch up may show other keys to each subscription.
+/// Most keys of earlier subscriptions that are remembered beside those of the last one, in multiples of what a table holds, and most
+/// removed ones: a publisher that never lets the table catch up may show other keys to each subscription.
 const TABLES_MAX: usize = 3;
 
 /// The keys that were received, until the table has caught up with them.

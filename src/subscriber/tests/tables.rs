@@ -52,7 +52,7 @@ impl World {
         (0..KEYS).for_each(|number| put(&mut writer, number));
         let geometry = geometry.into();
         let Ends { net, subscription, fails_in, .. } = subscribe((seed, true), &memory, geometry);
-        let subscriber = Subscriber::open(subscription, Default::default()).unwrap();
+        let subscriber = Subscriber::open(subscription, ()).unwrap();
         Self { memory, writer, geometry, subscriber, net, fails_in, failed: 0 }
     }
 
@@ -114,7 +114,7 @@ fn no_key_is_gone_although_the_first_read_of_the_next_subscription_fails() {
         let mut world = World::new(seed);
         assert_eq!(world.receive(), keys(0..KEYS));
         let Ends { net, subscription, fails_in, .. } = subscribe((seed, true), &world.memory, world.geometry);
-        let next = Subscriber::open(subscription, Default::default()).unwrap();
+        let next = Subscriber::open(subscription, ()).unwrap();
         world.subscriber.renew(next, true);
         (world.net, world.fails_in) = (net, fails_in);
         put(&mut world.writer, 7);

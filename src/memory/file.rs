@@ -75,9 +75,9 @@ pub enum RepositoryFileError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The file has another length than its header says.
+    /// The file has another length than its header says, or is shorter than a header.
     #[error(
-        "{path} has {found} bytes, and its header says {expected}: it was cut or extended, so nothing of it is \
+        "{path} has {found} bytes instead of {expected}: it was cut or extended, or is not a repository, so nothing of it is \
          read: choose another file, or remove it if a publisher has made it",
         path = .path.display()
     )]

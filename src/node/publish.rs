@@ -103,6 +103,8 @@ impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// A publisher that is [warm](Self::warm) continues after what its file holds, and does not open if that is less.
     pub fn after(self, after: Sequence) -> Self {
         Self { after, ..self }
     }
@@ -195,6 +197,7 @@ impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
     pub(super) fn place(&self) -> Result<Place, PublisherError> {
         let place = self.warm.as_deref().map_or(Ok(Place::Memory), Place::at)?;
         place.check_epoch(self.epoch)?;
+        place.check_after(self.after)?;
         Ok(place)
     }
 

@@ -103,6 +103,16 @@ impl Place {
         }
     }
 
+    /// Refuses the repository that was found if it ends before this sequence: what it would publish has other sequences than is declared.
+    pub(crate) fn check_after(&self, expected: Sequence) -> Result<(), PublisherError> {
+        let Self::Kept(kept) = self else { return Ok(()) };
+        let newest = kept.newest()?;
+        if newest >= expected {
+            return Ok(());
+        }
+        Err(kept.differs(format!("sequences up to {newest}"), format!("one after {expected}")).into())
+    }
+
     /// Makes the file of this topic new if it was left before anything was published, as the only one of two.
     pub(crate) fn renewed(self, topic: &TopicName) -> Result<Self, PublisherError> {
         match self {
@@ -175,9 +185,14 @@ impl TopicMemory {
 impl Kept {
     /// Whether nothing was published.
     fn is_empty(&self) -> Result<bool, PublisherError> {
+        Ok(self.newest()? <= self.described.description.after)
+    }
+
+    /// The newest sequence.
+    fn newest(&self) -> Result<Sequence, PublisherError> {
         let mut newest = [0; WORD];
         self.file.read(crate::layout::header::HOT_SEQUENCE as u64, &mut newest)?;
-        Ok(Sequence::new(u64::from_le_bytes(newest)) <= self.described.description.after)
+        Ok(Sequence::new(u64::from_le_bytes(newest)))
     }
 
     /// Refuses a repository of another topic, kind, type or size.

@@ -364,7 +364,7 @@ fn table_is_printed_once_though_an_entry_is_damaged() {
     damage("a value that is damaged");
     let ended = place.run(&["get", A, "--line", B, "--wait", "1"]);
     assert_eq!((ended.code, ended.out.as_str()), (Some(1), "EUR\t\"one\"\n"), "{ended:?}");
-    assert_eq!(ended.error.matches("1 damaged entries of shm:a/t are missing").count(), 1, "{ended:?}");
+    assert_eq!(ended.error.matches("1 entry is damaged in shm:a/t, and missing here").count(), 1, "{ended:?}");
     // Whether the key is there is unknown, and the other line has it.
     for table in &mut tables {
         table.put("GBP", &"two".to_owned()).unwrap();
@@ -411,6 +411,25 @@ fn values_are_decoded_with_the_type_of_their_line() {
     assert_eq!((ended.code, ended.out.as_str()), (Some(0), "6\n"), "{ended:?}");
     let sentence = "shm:b/t: its values are String, those of shm:a/t are u64; it is left out";
     assert!(ended.error.contains(sentence), "{ended:?}");
+}
+
+/// The command ends with the value that comes after the news.
+#[test]
+fn last_value_of_another_type_is_printed() {
+    let place = Place::new();
+    let (first, second) = (place.node("a"), place.node("b"));
+    let epoch = Epoch::new(1).unwrap();
+    let mut numbers = first.log_publisher::<u64>("t").epoch(epoch).open().unwrap();
+    let mut texts = second.log_publisher::<String>("t").epoch(epoch).open().unwrap();
+    numbers.publish(&1).unwrap();
+    ["one", "two"].iter().for_each(|text| _ = texts.publish(&(*text).to_owned()).unwrap());
+    for lines in [[A, "--line", B], [B, "--line", A]] {
+        let tail = place.run(&[&["tail", "--earliest", "--json"], &lines[..]].concat());
+        let values: Vec<Value> =
+            tail.out.lines().map(parsed).filter(|line| !line["value"].is_null()).collect();
+        let sequences: Vec<_> = values.iter().map(|line| line["sequence"].clone()).collect();
+        assert_eq!((tail.code, sequences), (Some(0), vec![json!(1), json!(2)]), "{tail:?}");
+    }
 }
 
 #[test]

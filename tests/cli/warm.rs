@@ -85,6 +85,40 @@ fn file_that_is_in_use_or_of_another_topic_is_refused() {
     assert!(place.run(&["get", &target(&path)]).printed().contains("\"one\""));
 }
 
+/// Values would have the sequences of others, and so be taken for these where there are several lines.
+#[test]
+fn file_that_ends_before_the_sequence_to_continue_after_is_refused() {
+    let (place, memory) = (Place::new(), memory());
+    let path = memory.path().join("log");
+    let options = ["--kind", "log", "--warm", text(&path), "--epoch", "7"];
+    let publish = |more: &[&str]| place.publish_with("shm:p/t", &[&options[..], more].concat());
+    let end = |mut publisher: Running| {
+        publisher.end_input();
+        publisher.end()
+    };
+    let mut first = publish(&["--after", "5"]);
+    ["six", "seven"].iter().for_each(|line| first.write(line));
+    end(first);
+    let refused = place.run(&[&["pub", "shm:p/t"], &options[..], &["--after", "8"]].concat());
+    refused.assert_failure(7, &["sequences up to 7", "one after 8"]);
+    // The same command again.
+    let mut again = publish(&["--after", "5"]);
+    again.write("eight");
+    end(again);
+    let tail = place.run(&["tail", &target(&path), "--earliest", "--json"]);
+    let sequences: Vec<_> = tail.printed().lines().map(|line| parsed(line)["sequence"].clone()).collect();
+    assert_eq!(sequences, [json!(6), json!(7), json!(8)]);
+}
+
+#[test]
+fn lines_of_a_file_are_refused() {
+    let place = Place::new();
+    for verb in ["get", "tail"] {
+        let refused = place.run(&[verb, "file:/dev/shm/none", "--line", "shm:a/t"]);
+        refused.assert_failure(2, &["omit --line"]);
+    }
+}
+
 #[test]
 fn file_without_a_repository_is_named_with_what_to_do() {
     let (place, memory) = (Place::new(), memory());

@@ -36,7 +36,8 @@ that is ahead. A publisher that cannot be reached or read, or has another epoch,
 the first one, is reported and left out. A key that the one ahead has removed is not there, even if
 others still have it.
 
-With --wait, a node or topic that does not exist yet is waited for, too, except for a file.
+With --wait, a node or topic that does not exist yet is waited for, too, except for a file. A file
+does not hold the lifespan of its values: those that have expired are printed, too.
 
 The exit code is 1 if nothing has been published yet, the table does not have the key, or the
 topic ends without a value; 3 if there is no such node or topic, even after --wait; 130 if Ctrl-C
@@ -278,6 +279,7 @@ fn awaited(
     setting: &Setting,
     (interrupt, deadline): (&Interrupt, Deadline),
 ) -> Result<Option<Vec<Line>>, Failure> {
+    arguments.target.check(&arguments.line)?;
     let lines = arguments.line.of(&arguments.target)?;
     if let Some(line) = subscribe_in_file(&arguments.target, arguments)? {
         return Ok(Some(vec![line]));

@@ -140,7 +140,9 @@ impl FollowedLines {
     /// The last value that was received; of a table, the commit up to which all were.
     pub(crate) fn last(&self) -> Sequence {
         if !self.is_table() {
-            return self.lines.last();
+            // What is held was not returned yet.
+            let held = self.held.as_ref().map(|change| change.meta.sequence.get().saturating_sub(1));
+            return held.map_or_else(|| self.lines.last(), Sequence::new);
         }
         let report = self.lines.report().into_iter();
         report.filter(|line| line.is_in_step).map(|line| line.last).max().unwrap_or_default()

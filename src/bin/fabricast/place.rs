@@ -11,7 +11,7 @@ use fabricast::{
 
 use super::failure::{Exit, Failure};
 use super::output::printable;
-use super::setting::{FILE, target};
+use super::setting::{FILE, LineArguments, target};
 
 /// A topic at a node, or in a repository file, as an argument. Sentences name it as the user did.
 #[derive(Clone, Debug)]
@@ -42,6 +42,14 @@ impl Place {
     /// Whether it is in a file.
     pub(crate) fn is_file(&self) -> bool {
         self.file.is_some()
+    }
+
+    /// Refuses other lines of a file.
+    pub(crate) fn check(&self, lines: &LineArguments) -> Result<(), Failure> {
+        if self.is_file() && !lines.is_empty() {
+            return Err(Failure::usage("a file is read by itself: omit --line, or name a topic of a node"));
+        }
+        Ok(())
     }
 
     /// What follows the advice to wait, or to look again: nothing comes to a file without a publisher.

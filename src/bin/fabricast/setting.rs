@@ -156,6 +156,11 @@ pub(crate) struct Followable<'a> {
 }
 
 impl LineArguments {
+    /// Whether the topic has no other publishers.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.others.is_empty()
+    }
+
     /// The topic of this publisher and of the others, which are all different.
     pub(crate) fn of<'a>(&'a self, first: &'a Target) -> Result<Followable<'a>, Failure> {
         let others = self.others.as_slice();

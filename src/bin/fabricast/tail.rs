@@ -33,6 +33,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     let (start, until_end) = (arguments.start(), arguments.is_until_end());
     let (deadline, region_len_max) = (arguments.deadline, arguments.region.len_max());
     let following = Following { delivery, start, until_end, deadline, progress: true, region_len_max };
+    target.check(&arguments.line)?;
     let lines = arguments.line.of(target)?;
     let source = match target.subscriber(start)? {
         Some(subscriber) => Source::once(subscriber, Arc::new(Pulses::of([&**target]))),

@@ -183,7 +183,8 @@ pub(super) fn print_all(
         Failure::new(Exit::Done, format!("{target}: {left_out}")).note();
     }
     if damaged > 0 {
-        let sentence = format!("{damaged} damaged entries of {target} are missing: check its publisher");
+        let entries = if damaged == 1 { "1 entry is" } else { &format!("{damaged} entries are") };
+        let sentence = format!("{entries} damaged in {target}, and missing here: check its publisher");
         return Err(Failure::new(Exit::No, sentence));
     }
     Ok(Exit::Done)

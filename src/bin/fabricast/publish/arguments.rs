@@ -90,6 +90,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "EPOCH", value_parser = epoch)]
     pub(super) epoch: Option<Epoch>,
     /// Continue the numbering of --epoch after this sequence, that of the last line that was published: the first line has the next one.
+    /// With --warm the file says where it continues; one that ends earlier is refused. A table begins without keys, unless it is warm:
+    /// those that are not published again are removed, also where other lines still have them.
     #[arg(long, value_name = "SEQ", requires = "epoch", value_parser = number_in::<u64>(AFTERS))]
     pub(super) after: Option<u64>,
     /// What the topic holds.

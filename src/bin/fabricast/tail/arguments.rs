@@ -26,7 +26,8 @@ A line is the sequence of a record, its age when printed, and the record. Withou
 command ends with the record that was the newest at its start; with --follow it continues with
 later ones. Records overwritten before they were read are counted on a line of their own. With
 --from, the count includes all from that sequence on. Records older than their lifespan are left
-out; standard error has their number, of a feed or table that of all keys, except with --line.
+out, which is not an error; standard error has their number, of a feed that of all keys, except
+with --line. A file does not hold the lifespan: there they are shown.
 
 A publisher waits for subscribers only in programs (`SlowPolicy`) and in `perf stream --policy`.
 
@@ -38,7 +39,8 @@ counts records of the keys that match; a loss may be one of records of any keys.
 
 Of a table, the keys that changed last are shown, with their newest values: key and value are
 separated by a tab. --last counts keys, --from is a commit, and --earliest shows all keys. With
---follow each key that changes is shown, and `removed` in place of the value of a removed key.
+--follow each key that changes is shown, and `removed` in place of the value of a removed key; keys
+that changed meanwhile come in any order.
 
 With --json a record is one line
 {\"topic\",\"key\",\"sequence\",\"epoch\",\"published_ns\",\"age_ns\",\"value\"}, and a loss

@@ -364,7 +364,11 @@ fn table_is_printed_once_though_an_entry_is_damaged() {
     damage("a value that is damaged");
     let ended = place.run(&["get", A, "--line", B, "--wait", "1"]);
     assert_eq!((ended.code, ended.out.as_str()), (Some(1), "EUR\t\"one\"\n"), "{ended:?}");
-    assert_eq!(ended.error.matches("1 entry is damaged in shm:a/t, and missing here").count(), 1, "{ended:?}");
+    assert_eq!(
+        ended.error.matches("1 entry is damaged in shm:a/t, and missing here").count(),
+        1,
+        "{ended:?}"
+    );
     // Whether the key is there is unknown, and the other line has it.
     for table in &mut tables {
         table.put("GBP", &"two".to_owned()).unwrap();

@@ -24,8 +24,9 @@ means that the value's time lies in the future. Time stamps in the value come be
 
 Of a table, all keys are shown first, and then each key that changes: the sequence is that of the
 commit, and key and value are separated by a tab. `removed` in place of the value means that the
-key was removed; a value that is this text has quotes. The keys of one commit come in no
-particular order. Values that were replaced before they were read are counted before the key's
+key was removed; a value that is this text has quotes. If another publisher has shown that, the
+sequence is that of the first commit that may have removed the key. The keys of one commit come in
+no particular order. Values that were replaced before they were read are counted before the key's
 value. For the table of a feed these include values replaced within one event: they were never
 visible to subscribers.
 

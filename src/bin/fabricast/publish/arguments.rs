@@ -38,20 +38,24 @@ arrive together are published with one commit, and replace each other's values. 
 memory for --keys keys; a line with another key is then rejected.
 
 Unless --quiet is given, reports on standard error what is served and until when. Rejected lines
-are reported by number and skipped; the exit code is then 1. Subscribers that have not received
-the last line and the end within 7 seconds are reported, too.
+are reported by number and skipped; the exit code is then 1, as it is if --json finds no line to
+infer the type from. Subscribers that have not received the last line and the end within 7 seconds
+are reported, too.
 
 With --epoch, several commands that publish the same lines are lines of one topic, to be received
 with `fabricast watch --line`. Each line of a table is then a commit of its own. Subscribers skip
 sequences of an epoch that they have received: a command that is started again with new lines must
-continue after the last one with --after, or they are not shown.
+continue after the last one with --after, or they are not shown. A table that is started again has
+no keys at first, unless it is warm: keys that are not published again are removed, also those that
+other lines still have.
 
 A subscriber that comes too late misses lines: the topic of a short input is gone at once. Keep it
 with --linger, or have the first line wait with --wait-for-subscribers.
 
 With --warm, the topic outlives the command: started again with the same PATH, topic, type and
 sizes, it continues with the next sequence, and subscribers lose nothing that the topic holds, even
-if the command was killed. PATH is in a tmpfs; remove the file to begin anew.
+if the command was killed. PATH is in a tmpfs; remove the file to begin anew. A file that ends
+before --after is refused.
 
 A full log waits for slow subscribers only in programs (`SlowPolicy`) and in `perf stream --policy`.
 
@@ -90,8 +94,6 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "EPOCH", value_parser = epoch)]
     pub(super) epoch: Option<Epoch>,
     /// Continue the numbering of --epoch after this sequence, that of the last line that was published: the first line has the next one.
-    /// With --warm the file says where it continues; one that ends earlier is refused. A table begins without keys, unless it is warm:
-    /// those that are not published again are removed, also where other lines still have them.
     #[arg(long, value_name = "SEQ", requires = "epoch", value_parser = number_in::<u64>(AFTERS))]
     pub(super) after: Option<u64>,
     /// What the topic holds.

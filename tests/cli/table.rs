@@ -411,7 +411,7 @@ fn info_shows_keys_capacity_and_suspect_keys() {
     assert_eq!(parsed(place.run(&["info", "n/t", "--json"]).printed())["suspect_keys"], 1);
     let ended = place.run(&["get", "n/t"]);
     assert_eq!((ended.code, ended.out.as_str()), (Some(1), "c\t\"the value of c\"\n"), "{ended:?}");
-    assert!(ended.error.contains("1 damaged"), "{ended:?}");
+    assert!(ended.error.contains("1 entry is damaged"), "{ended:?}");
     assert_eq!(place.run(&["get", "n/t", "c"]).printed(), "\"the value of c\"\n");
     place.run(&["get", "n/t", "b"]).assert_failure(1, &["no key \"b\"", "damaged entries (1)"]);
     publisher.put("b", &"repaired".to_owned()).unwrap();

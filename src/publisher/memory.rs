@@ -106,7 +106,8 @@ impl Place {
     /// Refuses the repository that was found if it ends before this sequence: what it would publish has other sequences than is declared.
     pub(crate) fn check_after(&self, expected: Sequence) -> Result<(), PublisherError> {
         let Self::Kept(kept) = self else { return Ok(()) };
-        let newest = kept.newest()?;
+        // Before the first value, some kinds have none.
+        let newest = kept.newest()?.max(kept.described.description.after);
         if newest >= expected {
             return Ok(());
         }

@@ -111,6 +111,21 @@ fn file_that_ends_before_the_sequence_to_continue_after_is_refused() {
 }
 
 #[test]
+fn file_without_values_continues_after_the_sequence_that_it_was_made_with() {
+    let (place, memory) = (Place::new(), memory());
+    for kind in ["state", "log", "table"] {
+        let path = memory.path().join(kind);
+        let options = ["--kind", kind, "--warm", text(&path), "--epoch", "7", "--after", "5"];
+        for _ in 0..2 {
+            let mut publisher = place.publish_with("shm:p/t", &options);
+            publisher.end_input();
+            let ended = publisher.end();
+            assert_eq!(ended.code, Some(0), "{kind}: {ended:?}");
+        }
+    }
+}
+
+#[test]
 fn lines_of_a_file_are_refused() {
     let place = Place::new();
     for verb in ["get", "tail"] {

@@ -129,7 +129,7 @@ fn last_records(
     newest: Sequence,
 ) -> Result<Option<Arrival<Value>>, Failure> {
     let mut last = LastRecords::new(arguments.last);
-    let over = earlier(arrivals, newest, &arguments.target, |arrived| {
+    let over = earlier(arrivals, newest, arguments, |arrived| {
         last.add(arrived, filter);
         Ok(())
     })?;

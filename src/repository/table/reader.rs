@@ -102,7 +102,16 @@ struct KnownCell {
     has_key: bool,
     /// A value of its key was reported, and no removal since.
     is_reported: bool,
+    /// The last value of its key that was reported, maybe of another cell.
+    reported: Reported,
     /// The commit that added its key.
+    added: Sequence,
+}
+
+/// The commit of a value that was reported, and the one that had added its key.
+#[derive(Clone, Copy, Debug, Default)]
+struct Reported {
+    sequence: Sequence,
     added: Sequence,
 }
 

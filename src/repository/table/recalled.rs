@@ -39,16 +39,17 @@ pub(super) struct RecalledKey {
 }
 
 /// The last life of a key that an entry without a value ends, of this commit, where the last one seen began with the commit `added`. A
-/// life that the same commit began was over before anyone could see it, and the next one begins with that commit, too.
+/// life that the same commit began was over before anyone could see it, and a later one was seen elsewhere: the next one begins with that
+/// commit or a later one.
 pub(super) fn last_life(added: Sequence, sequence: Sequence) -> Sequence {
-    if added == sequence { sequence.before() } else { added }
+    added.min(sequence.before())
 }
 
 /// What showed that a key was removed, when its removal was reported. One commit may remove a key and add it several times: it leaves an
 /// entry for each, and of those with a value just the last.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Gone {
-    /// An entry of this commit says so. A value of the same commit came after it.
+    /// An entry of this commit says so. If the commit has a value, too, that came after it.
     Removal(Sequence),
     /// Another key has the cell of the last value received, which was of this commit.
     Value(Sequence),

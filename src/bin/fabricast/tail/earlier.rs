@@ -8,15 +8,14 @@ use super::super::arrivals::{Arrival, Arrivals, Loss};
 use super::super::clock::Deadline;
 use super::super::failure::{Exit, Failure};
 use super::super::keys::KeyFilter;
-use super::super::place::Place;
 use super::super::subscription::{Value, keep};
-use super::arguments::ANSWER_TIMEOUT;
+use super::arguments::{ANSWER_TIMEOUT, Arguments};
 
 /// Takes values and losses up to this sequence. Returns the end, if it came first.
 pub(super) fn earlier(
     arrivals: &mut Arrivals<'_>,
     newest: Sequence,
-    target: &Place,
+    arguments: &Arguments,
     mut take: impl FnMut(Result<Value, Loss>) -> Result<(), Failure>,
 ) -> Result<Option<Arrival<Value>>, Failure> {
     let mut idle = Deadline::after(ANSWER_TIMEOUT);
@@ -25,10 +24,13 @@ pub(super) fn earlier(
             Arrival::Value(value, _) => take(Ok(value))?,
             Arrival::Lost(_, lost) => take(Err(lost))?,
             Arrival::Nothing if arrivals.last() < newest && idle.is_over() => {
+                let target = &arguments.target;
                 let sentence = format!("{target} cannot be read: it may be damaged");
                 return Err(arrivals.failed(Failure::new(Exit::No, sentence)));
             }
             Arrival::Nothing => continue,
+            // Another line may still bring what was published.
+            Arrival::Parted | Arrival::Found { .. } if !arguments.follow => continue,
             end => return Ok(Some(end)),
         }
         idle = Deadline::after(ANSWER_TIMEOUT);

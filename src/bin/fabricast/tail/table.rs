@@ -70,7 +70,7 @@ fn newest_values(
     newest: Sequence,
 ) -> Result<(Vec<Value>, Option<Arrival<Value>>), Failure> {
     let mut values = HashMap::new();
-    let over = earlier(arrivals, newest, &arguments.target, |arrived| {
+    let over = earlier(arrivals, newest, arguments, |arrived| {
         match arrived {
             Ok(value) => {
                 let key = value.key.as_ref().map(|key| key.bytes.clone());

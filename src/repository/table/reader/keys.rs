@@ -1,6 +1,6 @@
 //! The keys of a table: which cell each has, which are wanted, and which were removed.
 
-use super::{ChangedKey, KnownCell, RemovedKey, TableReader};
+use super::{ChangedKey, KnownCell, RemovedKey, Reported, TableReader};
 use crate::id::{Meta, Sequence};
 use crate::layout::table::ENTRY_WORD;
 use crate::repository::Taken;
@@ -96,15 +96,19 @@ impl TableReader {
         let (is_same, mut gone) = (held && self.directory.key(cell) == key, None);
         if held && !is_same {
             if std::mem::take(&mut known.is_reported) && self.wanted.has(cell) {
+                let Reported { sequence: last, added } = known.reported;
                 // Not after the commit that shows it. That is older than the last one only where memory is damaged.
-                let sequence = known.version.sequence().next().min(entry.stamp.sequence());
+                let sequence = last.next().min(entry.stamp.sequence());
                 let published_ns = entry.header.published_ns;
                 let meta = Meta { sequence, epoch: self.epoch, published_ns };
                 let key: Box<[u8]> = self.directory.key(cell).into();
-                let (number, added, last) = (known.number, known.added, known.version.sequence());
+                let number = known.number;
                 self.removed.push_back(RemovedKey { key: key.clone(), number, added, meta });
                 gone = Some((key, Gone::Value(last)));
             }
+        }
+        if !is_same {
+            // It may be of a key that was there before a damaged entry.
             self.directory.remove(cell);
         }
         // A removal ends the last life that was reported, whatever the publisher says later of when the key was added.
@@ -116,8 +120,8 @@ impl TableReader {
         }
         let key = self.copy.key(entry);
         if let Some(other) = self.directory.find(key).filter(|other| *other != cell) {
-            let other_added = self.cells.get(other).map(|known| known.added);
-            if other_added > Some(entry.header.added) || !entry.is_present {
+            let known = self.cells.get(other).copied().unwrap_or_default();
+            if known.has_key && (known.added > entry.header.added || !entry.is_present) {
                 return false;
             }
             self.move_from(other, cell);
@@ -135,9 +139,11 @@ impl TableReader {
     fn move_from(&mut self, other: usize, cell: usize) {
         let left = self.cells.get_mut(other).map(|other| {
             other.has_key = false;
-            std::mem::take(&mut other.is_reported)
+            (std::mem::take(&mut other.is_reported), other.reported)
         });
-        self.cells.get_mut(cell).into_iter().for_each(|known| known.is_reported = left == Some(true));
+        if let Some(known) = self.cells.get_mut(cell) {
+            (known.is_reported, known.reported) = left.unwrap_or_default();
+        }
         self.directory.remove(other);
         self.wanted.set(other, true);
     }

@@ -132,7 +132,7 @@ impl TableReader {
                 Choice::Later => {}
                 Choice::Slot(stamp) => {
                     if let Ok(entry) = self.copy.take(at.region(), cell, stamp) {
-                        self.learn(cell, &entry);
+                        self.note(cell, &entry);
                         return true;
                     }
                 }

@@ -1,7 +1,7 @@
 //! What a subscriber of a table received before its subscription was lost: the reader of the next subscription, whose cells may be
 //! others, does not report it again, and reports the keys that are gone.
 
-use super::{RemovedKey, TableReader};
+use super::{KnownCell, RemovedKey, Reported, TableReader};
 use crate::id::{Meta, Sequence};
 use crate::repository::table::entry::Entry;
 use crate::repository::table::recalled::{Gone, Recalled, RecalledKey, last_life};
@@ -30,10 +30,10 @@ impl TableReader {
         let Recalled { mut keys, done, complete, mut gone, .. } = recalled;
         for cell in before.directory.iter() {
             let Some(known) = before.cells.get(cell).filter(|known| known.is_reported) else { continue };
-            let sequence = known.received().sequence();
+            let KnownCell { number, reported: Reported { sequence, added }, .. } = *known;
             let key = before.directory.key(cell);
             if keys.get(key).is_none_or(|newer| newer.sequence < sequence) {
-                keys.insert(key.into(), RecalledKey { sequence, number: known.number, added: known.added });
+                keys.insert(key.into(), RecalledKey { sequence, number, added });
             }
         }
         gone.retain(|key, _| !keys.contains_key(key));
@@ -84,6 +84,7 @@ impl TableReader {
         // The publisher has not caught up, or the value is the one received, or the key is gone.
         (known.version, known.is_refused) = (stamp, false);
         (known.number, known.is_reported) = (header.number, !is_older && is_present);
+        known.reported = Reported { sequence: recalled.sequence, added: known.added };
         if is_present {
             return true;
         }

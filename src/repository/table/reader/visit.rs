@@ -1,6 +1,6 @@
 //! Reading one cell.
 
-use super::{ChangedKey, Suspicion, TableReader};
+use super::{ChangedKey, Reported, Suspicion, TableReader};
 use crate::id::Meta;
 use crate::layout::table::{ENTRY_WORD, Stamp};
 use crate::limits;
@@ -80,6 +80,9 @@ impl TableReader {
         (known.version, known.is_refused) = (stamp, false);
         let before = std::mem::replace(&mut known.number, if is_wanted { header.number } else { 0 });
         let was_reported = std::mem::replace(&mut known.is_reported, is_wanted && is_present);
+        if known.is_reported {
+            known.reported = Reported { sequence: stamp.sequence(), added: known.added };
+        }
         if is_own && !is_present {
             self.directory.remove(cell);
             self.wanted.set(cell, true);

@@ -56,8 +56,15 @@ impl Outages {
             7 => self.resume(false),
             8 if self.world.random.once_in(4) => self.choose(),
             9 if self.is_damaging => self.damage(),
+            10 => self.look_up(),
             _ => _ = self.receive(),
         }
+    }
+
+    /// Reads all entries between two passes, which teaches the reader keys and cells.
+    fn look_up(&mut self) {
+        let mut scan = SnapshotScan::new(&self.reader);
+        _ = (0..16).find_map(|_| scan.step(&mut self.reader, &self.memory, None));
     }
 
     /// Has a wrong bit in a copy of the table, or in an older one.
@@ -184,6 +191,11 @@ impl TwoLines {
             5 => copy(&mut self.world, &mut self.copies),
             6 => self.resume(line, true),
             7 => self.resume(line, false),
+            8 => {
+                let Line { memory, reader } = &mut self.lines[line];
+                let mut scan = SnapshotScan::new(reader);
+                _ = (0..16).find_map(|_| scan.step(reader, memory, None));
+            }
             _ => _ = self.receive(line),
         }
     }

@@ -38,9 +38,8 @@ arrive together are published with one commit, and replace each other's values. 
 memory for --keys keys; a line with another key is then rejected.
 
 Unless --quiet is given, reports on standard error what is served and until when. Rejected lines
-are reported by number and skipped; the exit code is then 1, as it is if --json finds no line to
-infer the type from. Subscribers that have not received the last line and the end within 7 seconds
-are reported, too.
+are reported by number and skipped; the exit code is then 1, as it is if the input has no line.
+Subscribers that have not received the last line and the end within 7 seconds are reported, too.
 
 With --epoch, several commands that publish the same lines are lines of one topic, to be received
 with `fabricast watch --line`. Each line of a table is then a commit of its own. Subscribers skip

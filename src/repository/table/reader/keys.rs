@@ -94,18 +94,16 @@ impl TableReader {
         known.is_refused = false;
         let held = std::mem::take(&mut known.has_key);
         let (is_same, mut gone) = (held && self.directory.key(cell) == key, None);
-        if held && !is_same {
-            if std::mem::take(&mut known.is_reported) && self.wanted.has(cell) {
-                let Reported { sequence: last, added } = known.reported;
-                // Not after the commit that shows it. That is older than the last one only where memory is damaged.
-                let sequence = last.next().min(entry.stamp.sequence());
-                let published_ns = entry.header.published_ns;
-                let meta = Meta { sequence, epoch: self.epoch, published_ns };
-                let key: Box<[u8]> = self.directory.key(cell).into();
-                let number = known.number;
-                self.removed.push_back(RemovedKey { key: key.clone(), number, added, meta });
-                gone = Some((key, Gone::Value(last)));
-            }
+        if held && !is_same && std::mem::take(&mut known.is_reported) && self.wanted.has(cell) {
+            let Reported { sequence: last, added } = known.reported;
+            // Not after the commit that shows it. That is older than the last one only where memory is damaged.
+            let sequence = last.next().min(entry.stamp.sequence());
+            let published_ns = entry.header.published_ns;
+            let meta = Meta { sequence, epoch: self.epoch, published_ns };
+            let key: Box<[u8]> = self.directory.key(cell).into();
+            let number = known.number;
+            self.removed.push_back(RemovedKey { key: key.clone(), number, added, meta });
+            gone = Some((key, Gone::Value(last)));
         }
         if !is_same {
             // It may be of a key that was there before a damaged entry.

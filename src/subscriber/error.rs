@@ -240,7 +240,7 @@ pub enum ReceiveError {
     Fabric(#[from] FabricError),
 }
 
-/// Who has ended the subscription.
+/// Says which end has ended the subscription.
 fn gone(source: &ControlError) -> &'static str {
     if matches!(source, ControlError::Unauthenticated { why: Unproven::KeysRemoved }) {
         "this node does not admit the publisher any more"

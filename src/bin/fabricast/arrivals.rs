@@ -405,10 +405,13 @@ impl<'a> Arrivals<'a> {
 
     /// The loss of values replaced before `first`. Those that have expired were not replaced.
     fn catch_up(&mut self, first: u64, last: u64) -> Option<Loss> {
+        let Some(before) = self.last.replace(last) else {
+            self.expired_before = self.expired();
+            return None;
+        };
+        let missing = first.checked_sub(before.checked_add(1)?).filter(|missing| *missing > 0)?;
         let expired = self.expired();
         let expired = expired.saturating_sub(std::mem::replace(&mut self.expired_before, expired));
-        let before = self.last.replace(last)?;
-        let missing = first.checked_sub(before.checked_add(1)?)?;
         let count = missing.checked_sub(expired).filter(|count| *count > 0)?;
         Some(Loss { first: before + 1, count, reason: CONFLATED })
     }

@@ -86,6 +86,39 @@ fn log_of_a_named_epoch_goes_on_without_a_break_and_accounts_for_what_is_lost() 
 }
 
 #[test]
+fn records_of_a_new_epoch_that_nobody_received_are_reported_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let subscribing = anonymous(&dir);
+    for delivery in BOTH {
+        let mut subscriber = log(&subscribing, delivery);
+        let mut before: Option<(Epoch, Sequence)> = None;
+        for day in 1..4_u64 {
+            let publishing = node(&dir, "p");
+            let epoch = Epoch::new(day).unwrap();
+            // A publisher of this epoch has published as many, and was gone before the subscriber found it.
+            let after = 6 * (day - 1);
+            let builder = publishing.log_publisher::<u64>("t").epoch(epoch).after(Sequence::new(after));
+            let mut publisher = builder.open().unwrap();
+            publisher.publish(&day).unwrap();
+            if let Some(before) = before {
+                let error = subscriber.receive_timeout(TIMEOUT).unwrap_err();
+                let ReceiveError::Restarted { epoch: found, before: lost, last } = error else {
+                    panic!("{error}")
+                };
+                assert_eq!((found, (lost, last)), (epoch, before));
+                let error = subscriber.receive_timeout(TIMEOUT).unwrap_err();
+                let ReceiveError::Lapped { first_lost, count } = error else { panic!("{error}") };
+                assert_eq!((first_lost.get(), count), (1, after));
+            }
+            assert_eq!(next(&mut subscriber), (after + 1, day));
+            before = Some((epoch, publisher.newest()));
+        }
+        let stats = subscriber.current().unwrap().stats();
+        assert_eq!((stats.received, stats.lapped), (3, 6 + 12));
+    }
+}
+
+#[test]
 fn publisher_that_repeats_old_records_is_received_from_the_next_new_one_on() {
     let dir = tempfile::tempdir().unwrap();
     let subscribing = anonymous(&dir);

@@ -14,10 +14,12 @@ pub enum LogStart {
     At(Sequence),
     /// This many records before the next one, or with the oldest available.
     Back(u64),
-    /// With the first record of the topic. Those that were already overwritten are reported lost.
+    /// With the first record of this publisher. Those that were already overwritten are reported lost, but not those before the sequence
+    /// after which a publisher continues a numbering.
     First,
     /// With the record after this one, if the topic has this epoch: records since then that were already overwritten are reported
-    /// lost. Otherwise the topic is another one, and the subscription begins with its [first](Self::First) record.
+    /// lost. Otherwise the topic is another one, and the subscription begins with sequence 1: records that were overwritten, or that an
+    /// earlier publisher of that epoch had published, are reported lost.
     Resume {
         /// The epoch of the records received before.
         epoch: Epoch,
@@ -57,7 +59,9 @@ impl LogStart {
         match self {
             Self::Newest | Self::Back(_) => Self::At(self.record(granted.newest)),
             Self::Resume { epoch, after } if epoch == topic => Self::At(after.next()),
-            Self::First | Self::Resume { .. } => Self::At(granted.after.next()),
+            Self::First => Self::At(granted.after.next()),
+            // Nothing of this epoch was received, whoever has published it.
+            Self::Resume { .. } => Self::At(Sequence::NONE.next()),
             Self::Earliest | Self::At(_) => self,
         }
     }

@@ -55,10 +55,14 @@ pub(crate) struct TableReader {
     ahead: Sequence,
     /// All keys that commits up to this one added or removed are known.
     keys_done: Sequence,
+    /// The newest entry of each wanted key as of this commit, or a later one, was taken: also the last ones before entries were damaged.
+    clean: Sequence,
     /// The newest value of each wanted key as of this commit, or a later one, was taken.
     complete: Sequence,
     /// The same, once another fetch has found that commit too; none if there is nothing to be found.
     passed: Sequence,
+    /// An entry that was refused is intact: it is read again from the next pass on.
+    reads_again: bool,
     /// A value as of [`Self::complete`] was not taken, because of a wrong read.
     has_misread: bool,
     again: Again,
@@ -220,8 +224,10 @@ impl TableReader {
             floor: Sequence::NONE,
             ahead: Sequence::NONE,
             keys_done: Sequence::NONE,
+            clean: Sequence::NONE,
             complete: Sequence::NONE,
             passed: Sequence::NONE,
+            reads_again: false,
             has_misread: false,
             again: Again::Not,
             pass: None,
@@ -341,6 +347,7 @@ impl TableReader {
         if ahead == Sequence::NONE && self.ahead == until && until != Sequence::NONE {
             // The table has come to the commit that was named too early: what was under way then is read again.
             (self.floor, self.ahead) = (self.floor.min(self.done.before()), Sequence::NONE);
+            self.clean = self.clean.min(self.floor);
             return true;
         }
         self.done = self.done.max(seen);
@@ -353,10 +360,11 @@ impl TableReader {
             }
             self.again = if self.again == Again::UnderWay { Again::Not } else { self.again };
             self.finish_recalled(until);
-            self.forget_gone();
         }
+        let is_again = self.begin_reading_again();
+        self.finish_clean();
         self.begin_taking_again();
-        false
+        is_again
     }
 }
 
@@ -508,7 +516,7 @@ impl Reader for TableReader {
 
     fn complete(&self) -> Sequence {
         let is_whole = self.suspects.is_empty() && self.recalled.is_over() && self.removed.is_empty();
-        if is_whole && self.again != Again::Due { self.complete } else { Sequence::NONE }
+        if is_whole && !self.reads_again && self.again != Again::Due { self.complete } else { Sequence::NONE }
     }
 
     fn take_misread(&mut self) -> bool {

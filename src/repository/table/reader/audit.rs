@@ -44,6 +44,7 @@ impl TableReader {
     #[cold]
     pub(super) fn note_missed(&mut self) {
         self.has_misread |= self.complete > Sequence::NONE && self.recalled.is_over();
+        self.clean = Sequence::NONE;
     }
 
     /// Begins again if a version differs that should be known.
@@ -71,6 +72,7 @@ impl TableReader {
         if self.ahead != Sequence::NONE && self.ahead != newest {
             self.ahead = Sequence::NONE;
             self.floor = self.floor.min(self.done.before());
+            self.clean = self.clean.min(self.floor);
         }
         self.forget_later_keys(newest);
     }
@@ -80,7 +82,7 @@ impl TableReader {
     #[inline]
     pub(in crate::repository::table) fn forget_later_keys(&mut self, newest: Sequence) {
         if newest < self.keys_done {
-            self.keys_done = Sequence::NONE;
+            (self.keys_done, self.clean) = Default::default();
         }
     }
 
@@ -89,13 +91,23 @@ impl TableReader {
     fn begin_again(&mut self, from: Sequence) {
         self.has_misread |= self.complete > from && self.recalled.is_over();
         (self.done, self.floor, self.keys_done) = Default::default();
-        (self.complete, self.passed) = Default::default();
+        (self.clean, self.complete, self.passed) = Default::default();
     }
 
     /// Records that the publisher has committed what the last pass found committed: it is complete up to there.
     pub(super) fn confirm_passed(&mut self) {
         let passed = std::mem::take(&mut self.passed);
         self.complete = self.complete.max(passed);
+    }
+
+    /// Begins to read all cells again whose entries are not those taken last, if it is due and no pass is under way. Returns whether it does.
+    pub(super) fn begin_reading_again(&mut self) -> bool {
+        if !self.reads_again || self.pass.is_some() || self.scan.is_under_way() {
+            return false;
+        }
+        (self.floor, self.complete, self.passed) = Default::default();
+        self.reads_again = false;
+        true
     }
 
     /// Takes all values once more, as soon as no pass is under way: at once would keep a pass from ever coming to its end if it happened
@@ -117,7 +129,7 @@ impl TableReader {
                 known.version = known.version.unlike();
             }
         }
-        (self.floor, self.complete, self.passed) = Default::default();
+        (self.floor, self.clean, self.complete, self.passed) = Default::default();
         self.again = Again::UnderWay;
     }
 }

@@ -30,7 +30,7 @@ impl TableReader {
             self.wanted.set(cell, is_wanted || is_suspect);
         }
         self.since = self.granted.max(self.done);
-        (self.floor, self.complete, self.passed, self.pass) = Default::default();
+        (self.floor, self.clean, self.complete, self.passed, self.pass) = Default::default();
         self.scan.reset();
         let Self { removed, interest, recalled, gone, .. } = self;
         recalled.retain(interest);
@@ -45,7 +45,8 @@ impl TableReader {
 
     /// Returns the keys that are wanted and known.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &[u8]> {
-        self.directory.iter().filter(|cell| self.wanted.has(*cell)).map(|cell| self.directory.key(cell))
+        let keys = self.directory.iter().map(|cell| self.directory.key(cell));
+        keys.filter(|key| self.interest.includes(key))
     }
 
     /// Returns the keys whose last entries are damaged.
@@ -61,13 +62,29 @@ impl TableReader {
         self.suspects.len()
     }
 
-    /// Records that a snapshot has read this intact entry.
+    /// Records that a snapshot or a lookup has read this intact entry.
     pub(in crate::repository::table) fn note(&mut self, cell: usize, entry: &Entry) {
+        let refused = self.cells.get(cell).filter(|known| known.is_refused).copied();
         self.learn(cell, entry);
         self.suspects.remove(&cell);
         if !self.interest.includes(self.copy.key(entry)) {
             // No pass compares it, and it is none of the keys that were received.
             self.recalled.damaged.remove(&cell);
+        } else if let Some(refused) = refused {
+            self.accept_refused(cell, entry, &refused);
+        }
+    }
+
+    /// Takes up again that an entry of this cell, or its version, was refused, although this one is intact.
+    #[cold]
+    fn accept_refused(&mut self, cell: usize, entry: &Entry, refused: &KnownCell) {
+        let is_received = refused.is_reported && refused.reported.sequence == entry.stamp.sequence();
+        let Some(known) = self.cells.get_mut(cell) else { return };
+        (known.version, known.is_refused) =
+            (if is_received { entry.stamp } else { refused.received() }, false);
+        if !is_received {
+            self.reads_again = true;
+            self.begin_reading_again();
         }
     }
 

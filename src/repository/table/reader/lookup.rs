@@ -53,7 +53,9 @@ impl TableReader {
             };
             match self.copy.take(memory, cell, stamp) {
                 Ok(entry) if entry.is_present && self.copy.key(&entry) == key => {
-                    self.suspects.remove(&cell);
+                    if self.is_suspect(cell) {
+                        self.note(cell, &entry);
+                    }
                     let Entry { header, .. } = entry;
                     let meta = Meta {
                         sequence: stamp.sequence(),

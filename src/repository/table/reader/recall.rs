@@ -15,9 +15,7 @@ impl TableReader {
         }
         self.removed.append(&mut before.removed);
         let mut recalled = std::mem::take(&mut before.recalled);
-        let has_damage = !before.suspects.is_empty() || !recalled.damaged.is_empty();
-        let complete = recalled.complete.max(before.floor.min(before.keys_done));
-        recalled.complete = if has_damage { Sequence::NONE } else { complete };
+        recalled.complete = recalled.complete.max(before.clean);
         recalled.gone.extend(std::mem::take(&mut before.gone));
         let capacity = self.geometry.capacity().max(before.geometry.capacity());
         for (key, RecalledKey { sequence, number, .. }) in recalled.limit(capacity) {
@@ -52,14 +50,13 @@ impl TableReader {
         }
     }
 
-    /// Forgets the removed keys that are known by a pass that is over. While an entry is damaged, the reader of another subscription would
-    /// not know that the pass had all others.
-    pub(super) fn forget_gone(&mut self) {
-        if !self.suspects.is_empty() || !self.recalled.damaged.is_empty() {
-            return;
+    /// Records that a pass is over. If no entry is damaged, what it has read is known to the reader of another subscription, and so are the
+    /// removed keys: nothing else has to say which they were.
+    pub(super) fn finish_clean(&mut self) {
+        if self.suspects.is_empty() && self.recalled.damaged.is_empty() {
+            self.clean = self.clean.max(self.floor.min(self.keys_done));
         }
-        let complete = self.floor.min(self.keys_done);
-        self.gone.retain(|_, gone| gone.last() > complete);
+        self.gone.retain(|_, gone| gone.last() > self.clean);
     }
 
     /// Compares an entry with what was received of its key. Returns whether it was received already.
@@ -105,12 +102,17 @@ impl TableReader {
     /// Reports the keys that are gone, once the table has caught up. A damaged entry may be of any of them, so that none is gone before
     /// its cell has another one.
     pub(super) fn finish_recalled(&mut self, until: Sequence) {
-        if self.recalled.is_over() || until < self.recalled.done {
+        if self.recalled.is_over() {
+            self.recalled.damaged.clear();
+            return;
+        }
+        if until < self.recalled.done {
             return;
         }
         if !self.recalled.damaged.is_empty() {
             // What comes now is newer than what these describe.
-            (self.recalled.complete, self.recalled.has_caught_up) = (Sequence::NONE, true);
+            self.clean = self.clean.max(std::mem::take(&mut self.recalled.complete));
+            self.recalled.has_caught_up = true;
             return;
         }
         let Recalled { keys, published_ns, .. } = std::mem::take(&mut self.recalled);

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::repository::table::entry::CellMemory;
 use crate::repository::table::recalled::{Gone, Recalled};
 
 const KEY: &[u8] = b"k";
@@ -131,16 +132,16 @@ fn known_value_of_the_damaged_key_shows_which_others_are_gone() {
     assert_eq!((reader.suspect_count(), reader.complete().get()), (0, 5));
 }
 
-/// The entry was not damaged for ever: a snapshot has read it, and no pass does before it changes.
+/// The entry was not damaged for ever: a snapshot has read it, so that a pass does, too.
 #[test]
 fn key_that_a_snapshot_has_read_meanwhile_is_not_gone() {
     let (mut world, mut reader, _) = begin();
     let (_, table) = snapshot(&mut reader, &world.region);
     assert!(table.contains_key(KEY) && reader.suspect_count() == 0);
     put(&mut world, OTHER, 12);
-    assert_received(&mut reader, &world.region, &[(OTHER, true)]);
+    assert_received(&mut reader, &world.region, &[(KEY, true), (OTHER, true), (GONE, false)]);
     put(&mut world, KEY, 13);
-    assert_received(&mut reader, &world.region, &[(KEY, true), (GONE, false)]);
+    assert_received(&mut reader, &world.region, &[(KEY, true)]);
 }
 
 #[test]
@@ -527,4 +528,112 @@ fn key_whose_first_entry_was_damaged_is_received_by_the_next_subscription() {
     reader.resume(&mut before, true);
     assert_received(&mut reader, &world.region, &[(KEY, true)]);
     assert_eq!(reader.complete().get(), 2);
+}
+
+/// A copy of the table as it is.
+fn copied(world: &World) -> Region {
+    let copy = Region::allocate(world.region.len(), Protection::PeersWrite).unwrap();
+    world.region.write_across(0, &copy, 0, world.region.len());
+    copy
+}
+
+/// The damaged entry is the only one that the next subscription has to compare, and is replaced.
+#[test]
+fn removed_keys_are_known_once_no_entry_is_damaged_any_more() {
+    let mut world = World::new(8, 4, 1);
+    put(&mut world, GONE, 1);
+    put(&mut world, OTHER, 2);
+    let (behind, mut before) = (copied(&world), world.reader());
+    assert_received(&mut before, &world.region, &[(GONE, true), (OTHER, true)]);
+    remove(&mut world, GONE, 3);
+    assert_received(&mut before, &world.region, &[(GONE, false)]);
+    put(&mut world, KEY, 4);
+    let mut reader = world.reader();
+    reader.resume(&mut before, true);
+    assert_received(&mut reader, &damaged(&world), &[DAMAGED]);
+    put(&mut world, KEY, 5);
+    assert_received(&mut reader, &world.region, &[(KEY, true)]);
+    let mut last = world.reader();
+    last.resume(&mut reader, true);
+    assert_received(&mut last, &behind, &[]);
+}
+
+/// The key was removed before the entry was damaged, and the subscription is lost once or twice.
+#[test]
+fn key_that_was_removed_before_an_entry_was_damaged_is_not_received_again() {
+    for outages in 0..2 {
+        let mut world = World::new(8, 4, 1);
+        put(&mut world, KEY, 1);
+        put(&mut world, GONE, 2);
+        let (behind, mut reader) = (copied(&world), world.reader());
+        assert_received(&mut reader, &world.region, &[(KEY, true), (GONE, true)]);
+        remove(&mut world, GONE, 3);
+        assert_received(&mut reader, &world.region, &[(GONE, false)]);
+        put(&mut world, KEY, 4);
+        assert_received(&mut reader, &damaged(&world), &[DAMAGED]);
+        for memory in [&damaged(&world), &behind].into_iter().skip(1 - outages) {
+            let mut next = world.reader();
+            next.resume(&mut reader, true);
+            let received = receive(&mut next, memory);
+            assert!(received.iter().all(|(key, _)| key.is_empty()), "{received:?}");
+            reader = next;
+        }
+    }
+}
+
+/// A snapshot, or a lookup of the key, has read the entry that was damaged when a pass did.
+#[test]
+fn entry_that_is_intact_after_all_is_received() {
+    for is_snapshot in [true, false] {
+        for is_lost in [false, true] {
+            let mut world = World::new(8, 4, 1);
+            put(&mut world, KEY, 1);
+            let mut reader = world.reader();
+            if !is_snapshot {
+                // A lookup knows the cell.
+                assert_received(&mut reader, &world.region, &[(KEY, true)]);
+                put(&mut world, KEY, 2);
+            }
+            put(&mut world, OTHER, 3);
+            assert_received(&mut reader, &damaged(&world), &[DAMAGED, (OTHER, true)]);
+            if is_snapshot {
+                snapshot(&mut reader, &world.region);
+            } else {
+                let cell = reader.cell_of(KEY).unwrap();
+                let at = CellMemory::Mapped(&world.region);
+                assert!(matches!(reader.look_up(at, (cell, KEY), false), Ok(Looked::Found(_))));
+            }
+            assert_eq!(reader.suspect_count(), 0);
+            if is_lost {
+                let mut next = world.reader();
+                next.resume(&mut reader, true);
+                reader = next;
+            }
+            assert_received(&mut reader, &world.region, &[(KEY, true)]);
+            assert_eq!(reader.complete().get(), 3);
+        }
+    }
+}
+
+/// The entry was damaged after it had been received.
+#[test]
+fn received_entry_that_is_intact_again_is_not_received_twice() {
+    let mut world = World::new(8, 4, 1);
+    put(&mut world, KEY, 1);
+    let mut reader = world.reader();
+    assert_received(&mut reader, &world.region, &[(KEY, true)]);
+    put(&mut world, OTHER, 2);
+    assert_received(&mut reader, &with_later_version(&world), &[DAMAGED, (OTHER, true)]);
+    snapshot(&mut reader, &world.region);
+    put(&mut world, OTHER, 3);
+    assert_received(&mut reader, &world.region, &[(OTHER, true)]);
+    assert_eq!((reader.suspect_count(), reader.complete().get()), (0, 3));
+}
+
+/// Its cell is read whatever is wanted.
+#[test]
+fn damaged_key_that_is_no_longer_wanted_is_none_of_the_keys() {
+    let (_, mut reader) = report_damaged(damaged);
+    reader.set_interest(Interest::Those(Box::new(|key: &[u8]| key != KEY)));
+    assert_eq!(reader.keys().collect::<Vec<_>>(), [OTHER]);
 }

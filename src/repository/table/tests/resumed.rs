@@ -4,6 +4,7 @@ use super::*;
 use crate::id::Meta;
 use crate::layout::header::HOT_SEQUENCE;
 use crate::repository::table::arbiter::TableArbiter;
+use crate::repository::table::entry::CellMemory;
 use crate::repository::{Arbiter as _, Arrival, Verdict};
 
 fn is_odd(key: &[u8]) -> bool {
@@ -25,9 +26,9 @@ struct Outages {
     last: BTreeMap<Vec<u8>, Sequence>,
     /// Only keys with odd numbers are wanted.
     is_choosy: bool,
-    /// A value that was followed by a damaged one may be received again.
-    is_unsure: bool,
+    /// Copies may have wrong bits: in which, where, and which bit.
     is_damaging: bool,
+    wrong: Vec<(Arc<Region>, usize, u64)>,
 }
 
 impl Outages {
@@ -43,8 +44,8 @@ impl Outages {
             replica,
             last,
             is_choosy: false,
-            is_unsure: false,
             is_damaging,
+            wrong: Vec::new(),
         }
     }
 
@@ -61,20 +62,35 @@ impl Outages {
         }
     }
 
-    /// Reads all entries between two passes, which teaches the reader keys and cells.
+    /// Reads all entries, or that of a key, between two passes, which teaches the reader keys and cells.
     fn look_up(&mut self) {
+        if self.world.random.once_in(2) {
+            let key = self.world.key();
+            if let Some(cell) = self.reader.cell_of(&key) {
+                _ = self.reader.look_up(CellMemory::Mapped(&self.memory), (cell, &key), false);
+            }
+            return;
+        }
         let mut scan = SnapshotScan::new(&self.reader);
         _ = (0..16).find_map(|_| scan.step(&mut self.reader, &self.memory, None));
     }
 
-    /// Has a wrong bit in a copy of the table, or in an older one.
+    /// Has a wrong bit in a copy of the table, or in an older one, or has one right again.
     fn damage(&mut self) {
+        if self.world.random.once_in(3)
+            && let Some((copy, word, bit)) = self.wrong.pop()
+        {
+            copy.store(word, copy.load(word) ^ bit);
+            return;
+        }
         copy(&mut self.world, &mut self.copies);
         let (geometry, random) = (self.world.writer.geometry(), &mut self.world.random);
         let (cell, copy) = (random.index(geometry.capacity()), &self.copies[random.index(self.copies.len())]);
         let stamp = Stamp::new(copy.load(geometry.version_offset(cell)));
         let word = geometry.slot_offset(cell, stamp) + 8 * random.index(8);
-        copy.store(word, copy.load(word) ^ 1 << random.below(64));
+        let bit = 1 << random.below(64);
+        copy.store(word, copy.load(word) ^ bit);
+        self.wrong.push((Arc::clone(copy), word, bit));
     }
 
     /// Wants other keys: those that were not wanted before are received as if they were new.
@@ -106,10 +122,7 @@ impl Outages {
     /// Receives once. Returns whether there may be more.
     fn receive(&mut self) -> bool {
         match self.reader.poll(&self.memory) {
-            Err(_) if self.is_damaging => {
-                self.is_unsure = true;
-                true
-            }
+            Err(_) if self.is_damaging => true,
             Err(failure) => panic!("{failure:?}"),
             Ok(None) => self.reader.has_more(),
             Ok(Some(taken)) => {
@@ -117,11 +130,7 @@ impl Outages {
                     (self.reader.verified(taken), self.reader.changed());
                 if changed.is_present {
                     let last = self.last.insert(payload[..changed.key_len].to_vec(), meta.sequence);
-                    assert!(
-                        self.is_unsure || last < Some(meta.sequence),
-                        "{payload:?}: {} after {last:?}",
-                        meta.sequence
-                    );
+                    assert!(last < Some(meta.sequence), "{payload:?}: {} after {last:?}", meta.sequence);
                 }
                 if !changed.is_present
                     && let Some(last) = self.last.get(&payload[..changed.key_len])

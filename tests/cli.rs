@@ -9,6 +9,9 @@ mod support;
 #[path = "cli/authentication.rs"]
 mod authentication;
 #[cfg(test)]
+#[path = "cli/damaged_lines.rs"]
+mod damaged_lines;
+#[cfg(test)]
 #[path = "cli/feed.rs"]
 mod feed;
 #[cfg(test)]

@@ -140,6 +140,12 @@ impl<S: Arbitrated> Lines<S> {
         self.set.missing()
     }
 
+    /// Returns whether a value that is damaged on one line, or that the end of its publisher cut off, is still expected from another line:
+    /// it will be received, or reported. A program that is to have all that was published by now receives until none is.
+    pub fn has_pending_damage(&self) -> bool {
+        self.set.has_pending_damage()
+    }
+
     /// Returns the subscriber of the line that is ahead; `None` while none is attached. It has methods such as [`TableSubscriber::get`].
     ///
     /// Do not receive from it directly: what it takes is not received again from its line, but from the other lines.

@@ -171,6 +171,11 @@ impl<'a> Arrivals<'a> {
         self.source.last()
     }
 
+    /// Whether a damaged value of one line is still expected from another.
+    pub(crate) fn has_pending_damage(&self) -> bool {
+        self.source.has_pending_damage()
+    }
+
     /// The last sequence published before.
     pub(crate) fn newest_at_start(&self) -> Sequence {
         self.source.newest_at_start()
@@ -405,7 +410,8 @@ impl<'a> Arrivals<'a> {
 
     /// The loss of values replaced before `first`. Those that have expired were not replaced.
     fn catch_up(&mut self, first: u64, last: u64) -> Option<Loss> {
-        let Some(before) = self.last.replace(last) else {
+        // What lines report lost may have been awaited from another one meanwhile.
+        let Some(before) = self.last.replace(self.last.map_or(last, |before| before.max(last))) else {
             self.expired_before = self.expired();
             return None;
         };

@@ -148,6 +148,11 @@ impl FollowedLines {
         report.filter(|line| line.is_in_step).map(|line| line.last).max().unwrap_or_default()
     }
 
+    /// Whether a damaged value of one line is still expected from another.
+    pub(crate) fn has_pending_damage(&self) -> bool {
+        self.lines.has_pending_damage()
+    }
+
     /// The last value that the publishers had published when the command started.
     pub(crate) fn newest_at_start(&self) -> Sequence {
         let lines = (0..).map_while(|index| self.lines.line(index)).zip(self.lines.report());

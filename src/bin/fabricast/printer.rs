@@ -1,6 +1,7 @@
 //! Values and losses as lines of standard output.
 
 use std::io::{StdoutLock, Write};
+use std::rc::Rc;
 
 use clap::Args;
 use fabricast::{AnySubscriber, Raw, Target, TopicName};
@@ -63,11 +64,14 @@ struct LossLine<'a> {
     reason: &'static str,
 }
 
+/// A value, and how it is decoded.
+pub(crate) type Decodable = (Value, Rc<Schemas>);
+
 /// Prints the values and losses of a topic.
 #[derive(Debug)]
 pub(crate) struct Printer {
     topic: TopicName,
-    schemas: Schemas,
+    schemas: Rc<Schemas>,
     form: Form,
     out: StdoutLock<'static>,
     shown: u64,
@@ -79,7 +83,7 @@ pub(crate) struct Printer {
 impl Printer {
     /// A printer for this topic.
     pub(crate) fn new(subscriber: &AnySubscriber<Raw>, form: Form) -> Self {
-        let (topic, schemas) = (subscriber.topic().clone(), Schemas::of(subscriber));
+        let (topic, schemas) = (subscriber.topic().clone(), Rc::new(Schemas::of(subscriber)));
         Self {
             topic,
             schemas,
@@ -94,7 +98,17 @@ impl Printer {
 
     /// Goes on with the values of this subscriber, which may be of another type.
     pub(crate) fn renew(&mut self, subscriber: &AnySubscriber<Raw>) {
-        self.schemas = Schemas::of(subscriber);
+        self.schemas = Rc::new(Schemas::of(subscriber));
+    }
+
+    /// How values are decoded.
+    pub(crate) fn schemas(&self) -> Rc<Schemas> {
+        Rc::clone(&self.schemas)
+    }
+
+    /// Goes on with values that are decoded like this.
+    pub(crate) fn decode_by(&mut self, schemas: Rc<Schemas>) {
+        self.schemas = schemas;
     }
 
     /// The number of values printed.

@@ -134,6 +134,14 @@ impl Source {
         }
     }
 
+    /// Whether a damaged value of one line is still expected from another.
+    pub(crate) fn has_pending_damage(&self) -> bool {
+        match &self.subscription {
+            Subscription::Lines(lines) => lines.has_pending_damage(),
+            _ => false,
+        }
+    }
+
     /// The last sequence published before.
     pub(crate) fn newest_at_start(&self) -> Sequence {
         match &self.subscription {

@@ -4,12 +4,13 @@ mod arguments;
 mod earlier;
 mod table;
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use fabricast::{AnySubscriber, Delivery, Sequence};
 
 use self::arguments::{ANSWER_TIMEOUT, not_yet};
-use self::earlier::{LastRecords, earlier};
+use self::earlier::{Earlier, LastRecords, earlier};
 use super::arrivals::{Arrival, Arrivals, Followed};
 use super::clock::Deadline;
 use super::failure::{Exit, Failure};
@@ -20,6 +21,7 @@ use super::pulses::Pulses;
 use super::setting::{Following, Setting};
 use super::source::Source;
 use super::subscription::{Value, keep};
+use super::value::Schemas;
 
 pub(crate) use self::arguments::Arguments;
 
@@ -84,7 +86,7 @@ fn records(
         return Err(not_yet(target, ("record", from), newest));
     }
     let mut over = match filter.is_some() && arguments.counts_back() {
-        true => last_records(arguments, arrivals, (printer, &filter), newest)?,
+        true => last_records(arguments, arrivals, (printer, &mut filter), newest)?,
         false => None,
     };
     let mut idle = Deadline::after(ANSWER_TIMEOUT);
@@ -125,20 +127,31 @@ fn records(
 fn last_records(
     arguments: &Arguments,
     arrivals: &mut Arrivals<'_>,
-    (printer, filter): (&mut Printer, &KeyFilter),
+    (printer, filter): (&mut Printer, &mut KeyFilter),
     newest: Sequence,
 ) -> Result<Option<Arrival<Value>>, Failure> {
-    let mut last = LastRecords::new(arguments.last);
+    let (mut last, mut schemas) = (LastRecords::new(arguments.last), printer.schemas());
     let over = earlier(arrivals, newest, arguments, |arrived| {
-        last.add(arrived, filter);
+        match arrived {
+            Earlier::Value(record) => last.add(Ok((record, Rc::clone(&schemas))), filter),
+            Earlier::Lost(lost) => last.add(Err(lost), filter),
+            Earlier::Found(subscriber, _) => {
+                *filter = arguments.keys.filter(subscriber, &arguments.target)?;
+                schemas = Rc::new(Schemas::of(subscriber));
+            }
+        }
         Ok(())
     })?;
     for arrived in last.into_all() {
         match arrived {
             _ if arguments.count == Some(printer.shown()) => break,
-            Ok(record) => printer.value(&record)?,
+            Ok((record, schemas)) => {
+                printer.decode_by(schemas);
+                printer.value(&record)?;
+            }
             Err(lost) => printer.loss(lost)?,
         }
     }
+    printer.decode_by(schemas);
     Ok(over)
 }

@@ -309,6 +309,11 @@ impl<S: LineSource + Renewable> LineSet<S> {
         lost.map_or(Ok(()), Err)
     }
 
+    /// Returns whether a value that a line could not bring is neither received nor reported yet.
+    pub(crate) fn has_pending_damage(&self) -> bool {
+        self.damages.are_pending()
+    }
+
     /// Goes over to the epoch of a line if no other is left. Before that it reports the last records of the epoch that were cut off or
     /// overwritten on a line: none brings them any more.
     pub(crate) fn begin_again(&mut self) -> Result<(), ReceiveError> {

@@ -10,9 +10,8 @@ use super::super::arrivals::Arrivals;
 use super::super::failure::{Exit, Failure};
 use super::super::keys::KeyArguments;
 use super::super::place::{Place, place};
-use super::super::printer::{FormArguments, Printer};
+use super::super::printer::{Decodable, FormArguments, Printer};
 use super::super::setting::{LineArguments, RegionArguments};
-use super::super::subscription::Value;
 use super::super::units::{duration, number_in, some_time};
 
 /// All sequences and counts.
@@ -194,9 +193,9 @@ impl Arguments {
     }
 
     /// How many of the keys that changed first are left out.
-    pub(super) fn skipped(&self, values: &[Value]) -> usize {
+    pub(super) fn skipped(&self, values: &[Decodable]) -> usize {
         match self.from {
-            Some(from) => values.partition_point(|value| value.meta.sequence.get() < from),
+            Some(from) => values.partition_point(|(value, _)| value.meta.sequence.get() < from),
             None if self.earliest => 0,
             None => values.len().saturating_sub(usize::try_from(self.last).unwrap_or(usize::MAX)),
         }

@@ -2,27 +2,37 @@
 
 use std::collections::VecDeque;
 
-use fabricast::Sequence;
+use fabricast::{AnySubscriber, Raw, Sequence};
 
 use super::super::arrivals::{Arrival, Arrivals, Loss};
 use super::super::clock::Deadline;
 use super::super::failure::{Exit, Failure};
 use super::super::keys::KeyFilter;
+use super::super::printer::Decodable;
 use super::super::subscription::{Value, keep};
 use super::arguments::{ANSWER_TIMEOUT, Arguments};
+
+/// What was published before.
+#[derive(Debug)]
+pub(super) enum Earlier<'a> {
+    Value(Value),
+    Lost(Loss),
+    /// The values that follow are those of this subscriber; of another epoch, if it is a new one.
+    Found(&'a AnySubscriber<Raw>, bool),
+}
 
 /// Takes values and losses up to this sequence. Returns the end, if it came first.
 pub(super) fn earlier(
     arrivals: &mut Arrivals<'_>,
-    newest: Sequence,
+    mut newest: Sequence,
     arguments: &Arguments,
-    mut take: impl FnMut(Result<Value, Loss>) -> Result<(), Failure>,
+    mut take: impl FnMut(Earlier<'_>) -> Result<(), Failure>,
 ) -> Result<Option<Arrival<Value>>, Failure> {
     let mut idle = Deadline::after(ANSWER_TIMEOUT);
-    while arrivals.last() < newest {
+    while arrivals.last() < newest || arrivals.has_pending_damage() {
         match arrivals.next(keep)? {
-            Arrival::Value(value, _) => take(Ok(value))?,
-            Arrival::Lost(_, lost) => take(Err(lost))?,
+            Arrival::Value(value, _) => take(Earlier::Value(value))?,
+            Arrival::Lost(_, lost) => take(Earlier::Lost(lost))?,
             Arrival::Nothing if arrivals.last() < newest && idle.is_over() => {
                 let target = &arguments.target;
                 let sentence = format!("{target} cannot be read: it may be damaged");
@@ -30,7 +40,12 @@ pub(super) fn earlier(
             }
             Arrival::Nothing => continue,
             // Another line may still bring what was published.
-            Arrival::Parted | Arrival::Found { .. } if !arguments.follow => continue,
+            Arrival::Parted if !arguments.follow => continue,
+            Arrival::Found { is_new } if !arguments.follow => {
+                newest = if is_new { arrivals.newest_at_start() } else { newest };
+                arrivals.current().map_or(Ok(()), |it| take(Earlier::Found(it, is_new)))?;
+                continue;
+            }
             end => return Ok(Some(end)),
         }
         idle = Deadline::after(ANSWER_TIMEOUT);
@@ -43,7 +58,7 @@ pub(super) fn earlier(
 pub(super) struct LastRecords {
     max: u64,
     records: u64,
-    held: VecDeque<Result<Value, Loss>>,
+    held: VecDeque<Result<Decodable, Loss>>,
 }
 
 impl LastRecords {
@@ -53,8 +68,8 @@ impl LastRecords {
     }
 
     /// Adds a record or a loss, and drops the oldest ones beyond the maximum of records.
-    pub(super) fn add(&mut self, arrived: Result<Value, Loss>, filter: &KeyFilter) {
-        if arrived.as_ref().is_ok_and(|record| !filter.wants(&record.bytes)) {
+    pub(super) fn add(&mut self, arrived: Result<Decodable, Loss>, filter: &KeyFilter) {
+        if arrived.as_ref().is_ok_and(|(record, _)| !filter.wants(&record.bytes)) {
             return;
         }
         self.records += u64::from(arrived.is_ok());
@@ -65,7 +80,7 @@ impl LastRecords {
     }
 
     /// All of them, the oldest first.
-    pub(super) fn into_all(self) -> impl Iterator<Item = Result<Value, Loss>> {
+    pub(super) fn into_all(self) -> impl Iterator<Item = Result<Decodable, Loss>> {
         self.held.into_iter()
     }
 }

@@ -1,15 +1,17 @@
 //! The keys of a table in the order of their changes.
 
 use std::collections::HashMap;
+use std::rc::Rc;
 
 use fabricast::Sequence;
 
 use super::super::arrivals::{Arrival, Arrivals};
 use super::super::failure::{Exit, Failure};
-use super::super::printer::{Form, Printer};
+use super::super::printer::{Decodable, Form, Printer};
 use super::super::subscription::{Value, keep};
+use super::super::value::Schemas;
 use super::arguments::{Arguments, not_yet};
-use super::earlier::earlier;
+use super::earlier::{Earlier, earlier};
 
 /// Prints the keys of a table that changed last, and those that change from now on.
 pub(super) fn run(
@@ -24,13 +26,16 @@ pub(super) fn run(
     if let Some(from) = arguments.from.filter(|from| *from > newest.get() && !arguments.follow) {
         return Err(not_yet(&arguments.target, ("commit", from), newest));
     }
-    let (values, over) = newest_values(arrivals, &mut printer, arguments, newest)?;
-    for value in values.iter().skip(arguments.skipped(&values)) {
+    let (values, schemas, over) = newest_values(arrivals, &mut printer, arguments, newest)?;
+    let skipped = arguments.skipped(&values);
+    for (value, schemas) in values.into_iter().skip(skipped) {
         if arguments.count == Some(printer.shown()) {
             return arguments.outcome(&printer, "key", arrivals);
         }
-        printer.value(value)?;
+        printer.decode_by(schemas);
+        printer.value(&value)?;
     }
+    printer.decode_by(schemas);
     if over.is_none() && !arguments.follow {
         return arguments.outcome(&printer, "key", arrivals);
     }
@@ -68,20 +73,28 @@ fn newest_values(
     printer: &mut Printer,
     arguments: &Arguments,
     newest: Sequence,
-) -> Result<(Vec<Value>, Option<Arrival<Value>>), Failure> {
-    let mut values = HashMap::new();
+) -> Result<(Vec<Decodable>, Rc<Schemas>, Option<Arrival<Value>>), Failure> {
+    let (mut values, mut schemas) = (HashMap::new(), printer.schemas());
     let over = earlier(arrivals, newest, arguments, |arrived| {
         match arrived {
-            Ok(value) => {
+            Earlier::Value(value) => {
                 let key = value.key.as_ref().map(|key| key.bytes.clone());
-                values.insert(key, value);
+                values.insert(key, (value, Rc::clone(&schemas)));
             }
-            Err(lost) => printer.loss(lost)?,
+            Earlier::Lost(lost) => printer.loss(lost)?,
+            Earlier::Found(subscriber, is_new) => {
+                schemas = Rc::new(Schemas::of(subscriber));
+                if is_new {
+                    values.clear();
+                }
+            }
         }
         Ok(())
     })?;
-    let mut values: Vec<Value> = values.into_values().collect();
+    let mut values: Vec<Decodable> = values.into_values().collect();
     // The keys of one commit have an order, too, so that equal tables are shown equally.
-    values.sort_by_cached_key(|value| (value.meta.sequence, value.key.as_ref().map(|key| key.bytes.clone())));
-    Ok((values, over))
+    values.sort_by_cached_key(|(value, _)| {
+        (value.meta.sequence, value.key.as_ref().map(|key| key.bytes.clone()))
+    });
+    Ok((values, schemas, over))
 }

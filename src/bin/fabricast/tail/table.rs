@@ -26,8 +26,8 @@ pub(super) fn run(
     if let Some(from) = arguments.from.filter(|from| *from > newest.get() && !arguments.follow) {
         return Err(not_yet(&arguments.target, ("commit", from), newest));
     }
-    let (values, schemas, over) = newest_values(arrivals, &mut printer, arguments, newest)?;
-    let skipped = arguments.skipped(&values);
+    let (values, over) = newest_values(arrivals, &mut printer, arguments, newest)?;
+    let (skipped, last) = (arguments.skipped(&values), printer.schemas());
     for (value, schemas) in values.into_iter().skip(skipped) {
         if arguments.count == Some(printer.shown()) {
             return arguments.outcome(&printer, "key", arrivals);
@@ -35,7 +35,7 @@ pub(super) fn run(
         printer.decode_by(schemas);
         printer.value(&value)?;
     }
-    printer.decode_by(schemas);
+    printer.decode_by(last);
     if over.is_none() && !arguments.follow {
         return arguments.outcome(&printer, "key", arrivals);
     }
@@ -67,13 +67,13 @@ pub(super) fn run(
     }
 }
 
-/// The newest values of all keys, in the order of their commits; and the end, if it came first.
+/// The newest values of all keys, in the order of their commits; and the end, if it came first. The printer is ready for later values.
 fn newest_values(
     arrivals: &mut Arrivals<'_>,
     printer: &mut Printer,
     arguments: &Arguments,
     newest: Sequence,
-) -> Result<(Vec<Decodable>, Rc<Schemas>, Option<Arrival<Value>>), Failure> {
+) -> Result<(Vec<Decodable>, Option<Arrival<Value>>), Failure> {
     let (mut values, mut schemas) = (HashMap::new(), printer.schemas());
     let over = earlier(arrivals, newest, arguments, |arrived| {
         match arrived {
@@ -91,10 +91,11 @@ fn newest_values(
         }
         Ok(())
     })?;
+    printer.decode_by(schemas);
     let mut values: Vec<Decodable> = values.into_values().collect();
     // The keys of one commit have an order, too, so that equal tables are shown equally.
     values.sort_by_cached_key(|(value, _)| {
         (value.meta.sequence, value.key.as_ref().map(|key| key.bytes.clone()))
     });
-    Ok((values, schemas, over))
+    Ok((values, over))
 }

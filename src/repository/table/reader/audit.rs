@@ -100,7 +100,8 @@ impl TableReader {
         self.complete = self.complete.max(passed);
     }
 
-    /// Begins to read all cells again whose entries are not those taken last, if it is due and no pass is under way. Returns whether it does.
+    /// Begins to read all cells again whose entries are not those taken last, if that is due and no pass is under way. Returns whether
+    /// it does.
     pub(super) fn begin_reading_again(&mut self) -> bool {
         if !self.reads_again || self.pass.is_some() || self.scan.is_under_way() {
             return false;

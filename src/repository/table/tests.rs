@@ -153,7 +153,8 @@ impl Replica {
         let sequence = value.meta.sequence.get();
         assert!(index(sequence) < history.len(), "{sequence} is not committed");
         let published = value.meta.published_ns - self.base_ns;
-        assert!(published == sequence || !changed.is_present && published > sequence);
+        let is_right = published == sequence || !changed.is_present && published > sequence;
+        assert!(is_right, "published at {published}: {value:?}");
         let last = self.table.get(key).map(|(_, number)| *number);
         if *presence == ABSENT {
             assert!(!changed.is_present && bytes.is_empty());

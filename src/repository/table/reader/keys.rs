@@ -65,6 +65,7 @@ impl TableReader {
     /// Records that a snapshot or a lookup has read this intact entry.
     pub(in crate::repository::table) fn note(&mut self, cell: usize, entry: &Entry) {
         let refused = self.cells.get(cell).filter(|known| known.is_refused).copied();
+        self.recalled.published_ns = self.recalled.published_ns.max(entry.header.published_ns);
         self.learn(cell, entry);
         self.suspects.remove(&cell);
         if !self.interest.includes(self.copy.key(entry)) {

@@ -18,11 +18,12 @@ impl TableReader {
         recalled.complete = recalled.complete.max(before.clean);
         recalled.gone.extend(std::mem::take(&mut before.gone));
         let capacity = self.geometry.capacity().max(before.geometry.capacity());
+        // Should nothing newer be read.
+        let published_ns = recalled.published_ns.max(before.newest_read.1);
         for (key, RecalledKey { sequence, number, .. }) in recalled.limit(capacity) {
             // Whether it was removed is unknown, and its value may be received again: no life has ended for other lines.
             let added = Sequence::NONE;
-            let meta =
-                Meta { sequence: sequence.next(), epoch: self.epoch, published_ns: before.newest_read.1 };
+            let meta = Meta { sequence: sequence.next(), epoch: self.epoch, published_ns };
             self.removed.push_back(RemovedKey { key, number, added, meta });
         }
         let Recalled { mut keys, done, complete, mut gone, .. } = recalled;
@@ -39,7 +40,7 @@ impl TableReader {
         let received = keys.values().map(|key| key.sequence);
         let received = received.chain(gone.values().map(|gone| gone.first())).max();
         let done = done.max(before.done).max(received.unwrap_or_default());
-        self.recalled = Recalled { keys, done, complete, gone, ..Recalled::default() };
+        self.recalled = Recalled { keys, done, complete, gone, published_ns, ..Recalled::default() };
     }
 
     /// Records that the removal of a key is reported, and what showed it: until the pass is over nothing else tells that to the reader of

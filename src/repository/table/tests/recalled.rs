@@ -637,3 +637,22 @@ fn damaged_key_that_is_no_longer_wanted_is_none_of_the_keys() {
     reader.set_interest(Interest::Those(Box::new(|key: &[u8]| key != KEY)));
     assert_eq!(reader.keys().collect::<Vec<_>>(), [OTHER]);
 }
+
+/// A snapshot has read all keys before the first pass, and none of them is wanted: the pass reads no entry.
+#[test]
+fn removal_that_only_a_snapshot_has_shown_has_a_time() {
+    let mut world = World::new(8, 4, 1);
+    let interest = || Interest::Those(Box::new(|key: &[u8]| key == GONE));
+    put(&mut world, GONE, 1);
+    let mut before = world.reader();
+    before.set_interest(interest());
+    assert_received(&mut before, &world.region, &[(GONE, true)]);
+    remove(&mut world, GONE, 2);
+    put(&mut world, OTHER, 3);
+    let mut reader = world.reader();
+    reader.resume(&mut before, true);
+    snapshot(&mut reader, &world.region);
+    let taken = reader.poll(&world.region).unwrap().expect("a removal");
+    assert!(!reader.changed().is_present);
+    assert_eq!(reader.verified(taken).meta.published_ns, 1);
+}

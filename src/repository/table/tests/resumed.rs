@@ -7,6 +7,11 @@ use crate::repository::table::arbiter::TableArbiter;
 use crate::repository::table::entry::CellMemory;
 use crate::repository::{Arbiter as _, Arrival, Verdict};
 
+/// A table that may have room for fewer keys than there are.
+fn small_world(seed: u64) -> World {
+    World::new([6, 2, 5, 3, 4][index(seed % 5)], 5, seed)
+}
+
 fn is_odd(key: &[u8]) -> bool {
     key.last().is_some_and(|last| last % 2 == 1)
 }
@@ -33,7 +38,7 @@ struct Outages {
 
 impl Outages {
     fn new(seed: u64, is_damaging: bool) -> Self {
-        let world = World::new(6, 5, seed);
+        let world = small_world(seed);
         let (memory, reader) = (Arc::clone(&world.region), world.reader());
         let (replica, last) = Default::default();
         Self {
@@ -186,7 +191,7 @@ struct TwoLines {
 
 impl TwoLines {
     fn new(seed: u64) -> Self {
-        let world = World::new(6, 5, seed);
+        let world = small_world(seed);
         let line = || Line { memory: Arc::clone(&world.region), reader: world.reader() };
         let (lines, mut arbiter) = ([line(), line()], TableArbiter::default());
         arbiter.begin(Sequence::NONE, lines.len());

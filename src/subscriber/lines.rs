@@ -140,8 +140,10 @@ impl<S: Arbitrated> Lines<S> {
         self.set.missing()
     }
 
-    /// Returns whether a value that is damaged on one line, or that the end of its publisher cut off, is still expected from another line:
-    /// it will be received, or reported. A program that is to have all that was published by now receives until none is.
+    /// Returns whether a value that a line could not bring is still expected from another line: it will be received, or reported. A damaged
+    /// one is decided within the [gap timeout](crate::LinesBuilder::gap_timeout). One that the end of its publisher cut off may be
+    /// expected for as long as another publisher lives. A program that is to have all that was published by now receives until there is
+    /// nothing more and this returns false.
     pub fn has_pending_damage(&self) -> bool {
         self.set.has_pending_damage()
     }

@@ -37,8 +37,8 @@ pub(super) const SEEK_PAUSE: Duration = Duration::from_millis(1);
 ///   continues after the last value received, and receives nothing twice. Records of a log that it missed are received as far as the
 ///   publisher still has them, and the others are reported lost. Of a table it receives the keys that have changed or are gone.
 /// - If that publisher has another epoch, its values have nothing to do with the earlier ones. [`ReceiveError::Restarted`] is reported
-///   once, before the first of its values: discard what earlier ones added up to. A log begins with its first record, a table with all
-///   keys, a feed with the values of all keys.
+///   once, before the first of its values: discard what earlier ones added up to. A log begins with sequence 1, and what the
+///   publisher does not have from there on is reported lost; a table with all keys, a feed with the values of all keys.
 /// - [`ReceiveError::Overtaken`] is reported once. The subscriber then attaches to the same publisher again and continues after the last
 ///   record; those that were overwritten meanwhile are reported lost.
 /// - An error that another attempt is not likely to mend, for example that the topic now has another type, is reported once

@@ -245,8 +245,8 @@ where
         decoded(self.core.reader.keys())
     }
 
-    /// Returns the keys whose entries are damaged in the publisher's memory: their newest values cannot be received until the
-    /// publisher changes them again. Allocates.
+    /// Returns the wanted keys whose entries are damaged in the publisher's memory: their newest values cannot be received until the
+    /// publisher changes them again, or [`Self::get`] or [`Self::snapshot`] reads them intact. Allocates.
     pub fn suspects(&self) -> Vec<K> {
         decoded(self.core.reader.suspects())
     }

@@ -92,6 +92,9 @@ fn damaged_value_that_is_reported_late_does_not_make_later_ones_count_as_replace
     while !losses.iter().any(is_damaged) {
         losses.push(value());
     }
+    // Those shown are none of those lost.
+    let is_of_5 = |loss: &Value| loss["first_lost"] == 5 && loss["lost"] == 1;
+    assert!(losses.iter().all(is_of_5), "{losses:?}");
     ahead.publish(&"10".to_owned()).unwrap();
     let line = value();
     assert_eq!(line["sequence"], 10, "{line}");

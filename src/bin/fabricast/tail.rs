@@ -75,26 +75,24 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
 fn records(
     arguments: &Arguments,
     arrivals: &mut Arrivals<'_>,
-    (printer, mut filter, newest): (&mut Printer, KeyFilter, Sequence),
+    (printer, mut filter, mut newest): (&mut Printer, KeyFilter, Sequence),
 ) -> Result<Exit, Failure> {
     let target = &arguments.target;
-    // The same record from which --last counts back: later ones do not add to it.
-    let until = (!arguments.follow).then_some(newest);
-    if let (Some(from), Some(newest)) = (arguments.from, until)
-        && from > newest.get()
-    {
+    if let Some(from) = arguments.from.filter(|from| *from > newest.get() && !arguments.follow) {
         return Err(not_yet(target, ("record", from), newest));
     }
     let mut over = match filter.is_some() && arguments.counts_back() {
-        true => last_records(arguments, arrivals, (printer, &mut filter), newest)?,
+        true => last_records(arguments, arrivals, (printer, &mut filter), &mut newest)?,
         false => None,
     };
+    // The same record from which --last counts back: later ones do not add to it.
+    let mut until = (!arguments.follow).then_some(newest);
     let mut idle = Deadline::after(ANSWER_TIMEOUT);
-    let is_done = |arrivals: &Arrivals<'_>, printer: &Printer| {
+    let is_done = |arrivals: &Arrivals<'_>, printer: &Printer, until: Option<Sequence>| {
         let last = arrivals.last();
         until.is_some_and(|until| last >= until) || arguments.count == Some(printer.shown())
     };
-    while !is_done(arrivals, printer) {
+    while !is_done(arrivals, printer, until) {
         match over.take().map_or_else(|| arrivals.next(keep), Ok)? {
             Arrival::Value(value, _) if filter.wants(&value.bytes) => printer.value(&value)?,
             Arrival::Value(..) => {}
@@ -105,7 +103,8 @@ fn records(
                     format!("records of {target} from {next} on cannot be read: they may be damaged");
                 return Err(arrivals.failed(Failure::new(Exit::No, sentence)));
             }
-            Arrival::Found { .. } => {
+            Arrival::Found { is_new } => {
+                until = if is_new { until.map(|_| arrivals.newest_at_start()) } else { until };
                 if let Some(subscriber) = arrivals.current() {
                     filter = arguments.keys.filter(subscriber, target)?;
                     printer.renew(subscriber);
@@ -128,14 +127,17 @@ fn last_records(
     arguments: &Arguments,
     arrivals: &mut Arrivals<'_>,
     (printer, filter): (&mut Printer, &mut KeyFilter),
-    newest: Sequence,
+    newest: &mut Sequence,
 ) -> Result<Option<Arrival<Value>>, Failure> {
     let (mut last, mut schemas) = (LastRecords::new(arguments.last), printer.schemas());
     let over = earlier(arrivals, newest, arguments, |arrived| {
         match arrived {
             Earlier::Value(record) => last.add(Ok((record, Rc::clone(&schemas))), filter),
             Earlier::Lost(lost) => last.add(Err(lost), filter),
-            Earlier::Found(subscriber, _) => {
+            Earlier::Found(subscriber, is_new) => {
+                if is_new {
+                    last.clear();
+                }
                 *filter = arguments.keys.filter(subscriber, &arguments.target)?;
                 schemas = Rc::new(Schemas::of(subscriber));
             }

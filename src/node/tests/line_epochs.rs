@@ -78,6 +78,47 @@ fn epoch_that_comes_back_begins_with_its_first_record() {
     }
 }
 
+/// The publishers of both epochs continue the numbering of earlier ones, which nobody received.
+#[test]
+fn records_of_an_epoch_that_no_line_has_are_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let nodes = [node(&dir, "a"), node(&dir, "b")];
+    let subscribing = anonymous(&dir);
+    let after = |node: &Node, number| -> LogPublisher<u64> {
+        let builder = node.log_publisher("t").epoch(epoch(number)).after(Sequence::new(5));
+        let mut publisher = builder.open().unwrap();
+        publish(&mut publisher, 6);
+        publisher
+    };
+    for delivery in BOTH {
+        let mut one = log(&nodes[0], 1);
+        let mut lines = lines(&subscribing, delivery);
+        publish(&mut one, 1);
+        assert_eq!(lines.receive_timeout(TIMEOUT).unwrap().map(|sample| sample.value), Some(1));
+        let mut expect = |number| loop {
+            match lines.receive_timeout(TIMEOUT) {
+                Err(ReceiveError::OutOfStep { .. }) => {}
+                Err(ReceiveError::Restarted { epoch: found, .. }) => {
+                    assert_eq!(found, epoch(number));
+                    let error = lines.receive_timeout(TIMEOUT).unwrap_err();
+                    let ReceiveError::Missing { first_lost, count } = error else { panic!("{error}") };
+                    assert_eq!((first_lost.get(), count), (1, 5));
+                    return lines.receive_timeout(TIMEOUT).unwrap().map(|sample| sample.value);
+                }
+                other => panic!("{other:?}"),
+            }
+        };
+        drop(one);
+        let other = after(&nodes[1], 2);
+        assert_eq!(expect(2), Some(6));
+        // Back to the first epoch, all of which the program has discarded.
+        let one = after(&nodes[0], 1);
+        drop(other);
+        assert_eq!(expect(1), Some(6));
+        drop(one);
+    }
+}
+
 /// Its publisher returns when no line is left.
 #[test]
 fn epoch_that_comes_back_to_no_line_begins_with_its_first_record() {

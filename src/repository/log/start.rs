@@ -14,8 +14,8 @@ pub enum LogStart {
     At(Sequence),
     /// This many records before the next one, or with the oldest available.
     Back(u64),
-    /// With the first record of this publisher. Those that were already overwritten are reported lost, but not those before the sequence
-    /// after which a publisher continues a numbering.
+    /// With the first record of this publisher. Those that were already overwritten are reported lost, but not those up to the sequence
+    /// after which it continues a numbering.
     First,
     /// With the record after this one, if the topic has this epoch: records since then that were already overwritten are reported
     /// lost. Otherwise the topic is another one, and the subscription begins with sequence 1: records that were overwritten, or that an

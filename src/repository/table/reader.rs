@@ -55,7 +55,7 @@ pub(crate) struct TableReader {
     ahead: Sequence,
     /// All keys that commits up to this one added or removed are known.
     keys_done: Sequence,
-    /// The newest entry of each wanted key as of this commit, or a later one, was taken: also the last ones before entries were damaged.
+    /// The newest entry of each wanted key as of this commit, or a later one, was taken. This stays while an entry is damaged.
     clean: Sequence,
     /// The newest value of each wanted key as of this commit, or a later one, was taken.
     complete: Sequence,

@@ -102,10 +102,13 @@ impl<S: LineSource + Renewable> LineSet<S> {
             let first = self.lines.iter().find(|line| line.identity() == Some(identity))?;
             self.arbiter = Some(first.persistent.current()?.arbiter());
         }
-        let last = last.unwrap_or_default();
-        self.arbiter.as_mut()?.begin(last, self.lines.len());
         let before =
             self.identity.replace(identity).map(|(epoch, _)| epoch).filter(|before| *before != identity.0);
+        let arbiter = self.arbiter.as_mut()?;
+        // All records of the next epoch are received or reported, whoever has published them.
+        let is_next = before.is_some() && arbiter.wants_each();
+        let last = last.filter(|_| !is_next).unwrap_or_default();
+        arbiter.begin(last, self.lines.len());
         (self.brought, self.gap_since_ns) = (None, None);
         self.published.clear();
         self.damages.clear();

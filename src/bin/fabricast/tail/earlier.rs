@@ -21,19 +21,20 @@ pub(super) enum Earlier<'a> {
     Found(&'a AnySubscriber<Raw>, bool),
 }
 
-/// Takes values and losses up to this sequence. Returns the end, if it came first.
+/// Takes values and losses up to this sequence, or up to the newest one of another epoch if the lines go over to that. Returns the end, if
+/// it came first.
 pub(super) fn earlier(
     arrivals: &mut Arrivals<'_>,
-    mut newest: Sequence,
+    newest: &mut Sequence,
     arguments: &Arguments,
     mut take: impl FnMut(Earlier<'_>) -> Result<(), Failure>,
 ) -> Result<Option<Arrival<Value>>, Failure> {
     let mut idle = Deadline::after(ANSWER_TIMEOUT);
-    while arrivals.last() < newest || arrivals.has_pending_damage() {
+    while arrivals.last() < *newest || arrivals.has_pending_damage() {
         match arrivals.next(keep)? {
             Arrival::Value(value, _) => take(Earlier::Value(value))?,
             Arrival::Lost(_, lost) => take(Earlier::Lost(lost))?,
-            Arrival::Nothing if arrivals.last() < newest && idle.is_over() => {
+            Arrival::Nothing if idle.is_over() => {
                 let target = &arguments.target;
                 let sentence = format!("{target} cannot be read: it may be damaged");
                 return Err(arrivals.failed(Failure::new(Exit::No, sentence)));
@@ -42,7 +43,7 @@ pub(super) fn earlier(
             // Another line may still bring what was published.
             Arrival::Parted if !arguments.follow => continue,
             Arrival::Found { is_new } if !arguments.follow => {
-                newest = if is_new { arrivals.newest_at_start() } else { newest };
+                *newest = if is_new { arrivals.newest_at_start() } else { *newest };
                 arrivals.current().map_or(Ok(()), |it| take(Earlier::Found(it, is_new)))?;
                 continue;
             }
@@ -77,6 +78,12 @@ impl LastRecords {
         while self.records > self.max {
             self.records -= u64::from(self.held.pop_front().is_some_and(|dropped| dropped.is_ok()));
         }
+    }
+
+    /// Forgets all.
+    pub(super) fn clear(&mut self) {
+        self.records = 0;
+        self.held.clear();
     }
 
     /// All of them, the oldest first.

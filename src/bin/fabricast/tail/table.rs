@@ -72,10 +72,10 @@ fn newest_values(
     arrivals: &mut Arrivals<'_>,
     printer: &mut Printer,
     arguments: &Arguments,
-    newest: Sequence,
+    mut newest: Sequence,
 ) -> Result<(Vec<Decodable>, Option<Arrival<Value>>), Failure> {
     let (mut values, mut schemas) = (HashMap::new(), printer.schemas());
-    let over = earlier(arrivals, newest, arguments, |arrived| {
+    let over = earlier(arrivals, &mut newest, arguments, |arrived| {
         match arrived {
             Earlier::Value(value) => {
                 let key = value.key.as_ref().map(|key| key.bytes.clone());

@@ -49,7 +49,8 @@ impl TableReader {
 
     /// Begins again if a version differs that should be known.
     pub(super) fn check_audit(&mut self, mirror: &Region) {
-        if !std::mem::take(&mut self.audit.is_planned) {
+        // What is read again anyway has not been missed.
+        if !std::mem::take(&mut self.audit.is_planned) || self.floor != self.done {
             return;
         }
         let is_missed = |cell: usize| {
@@ -106,8 +107,8 @@ impl TableReader {
         if !self.reads_again || self.pass.is_some() || self.scan.is_under_way() {
             return false;
         }
-        (self.floor, self.complete, self.passed) = Default::default();
-        self.reads_again = false;
+        // What was complete before the entry still is.
+        (self.floor, self.passed, self.reads_again) = Default::default();
         true
     }
 

@@ -53,8 +53,9 @@ impl TableReader {
     pub(crate) fn suspects(&self) -> impl Iterator<Item = &[u8]> {
         let suspects = self.suspects.iter().copied();
         suspects
-            .filter(|cell| self.wanted.has(*cell) && self.directory.has(*cell))
+            .filter(|cell| self.directory.has(*cell))
             .map(|cell| self.directory.key(cell))
+            .filter(|key| self.interest.includes(key))
     }
 
     /// Returns the number of damaged entries, with known keys and without.

@@ -51,11 +51,14 @@ impl TableReader {
                 Choice::Later => continue,
                 Choice::Slot(stamp) => stamp,
             };
-            match self.copy.take(memory, cell, stamp) {
+            let taken = self.copy.take(memory, cell, stamp);
+            if let Ok(entry) = &taken
+                && self.is_suspect(cell)
+            {
+                self.note(cell, entry);
+            }
+            match taken {
                 Ok(entry) if entry.is_present && self.copy.key(&entry) == key => {
-                    if self.is_suspect(cell) {
-                        self.note(cell, &entry);
-                    }
                     let Entry { header, .. } = entry;
                     let meta = Meta {
                         sequence: stamp.sequence(),

@@ -116,7 +116,11 @@ impl TableReader {
             self.recalled.has_caught_up = true;
             return;
         }
-        let Recalled { keys, published_ns, .. } = std::mem::take(&mut self.recalled);
+        let Recalled { keys, complete, gone, published_ns, .. } = std::mem::take(&mut self.recalled);
+        // Until a pass without damage shows as much.
+        self.clean = self.clean.max(complete);
+        let reported = keys.keys().map(|key| (key.clone(), Gone::Removal(until)));
+        reported.chain(gone).for_each(|(key, gone)| self.note_gone(key, gone));
         let epoch = self.epoch;
         self.removed.extend(keys.into_iter().map(|(key, RecalledKey { sequence, number, .. })| RemovedKey {
             key,

@@ -11,18 +11,23 @@ struct Fetching {
     mirror: Region,
     /// Fetches so far.
     count: usize,
+    /// The time, and that between two fetches, ns.
+    now_ns: u64,
+    step_ns: u64,
+    /// The least that the reader had taken after a fetch.
+    least: Sequence,
 }
 
 impl Fetching {
     fn new(world: &World) -> Self {
         let mirror = Region::allocate(world.region.len(), Protection::PeersRead).unwrap();
-        Self { reader: world.reader(), mirror, count: 0 }
+        Self { reader: world.reader(), mirror, count: 0, now_ns: 0, step_ns: 0, least: Sequence::NONE }
     }
 
     /// Makes a pass, or finds nothing. `spoil` damages the words, at these offsets, of the fetch with this number. Returns the keys that
     /// it takes.
     fn pass(&mut self, world: &World, spoil: impl Fn(usize, &[usize], &Region)) -> Vec<Vec<u8>> {
-        let Self { reader, mirror, count } = self;
+        let Self { reader, mirror, count, now_ns, step_ns, least } = self;
         let mut taken = Vec::new();
         loop {
             let mut fetch = reader.plan();
@@ -32,15 +37,17 @@ impl Fetching {
                 let words: Vec<usize> = words.collect();
                 words.iter().for_each(|word| mirror.store(*word, world.region.load(*word)));
                 spoil(*count, &words, mirror);
-                *count += 1;
-                match reader.check(mirror, &fetch, u64::MAX) {
+                (*count, *now_ns) = (*count + 1, *now_ns + *step_ns);
+                let finding = reader.check(mirror, &fetch, u64::MAX);
+                *least = reader.last().min(*least);
+                match finding {
                     Ok(Finding::More(next)) => fetch = next,
                     Ok(finding) => break finding,
                     Err(failure) => panic!("{failure:?}"),
                 }
             };
             // A rejected entry is fetched again.
-            while let Ok(Some(change)) = reader.take_fetched(mirror, || 0) {
+            while let Ok(Some(change)) = reader.take_fetched(mirror, || *now_ns) {
                 let key_len = reader.changed().key_len;
                 taken.push(reader.verified(change).payload[..key_len].to_vec());
             }
@@ -133,6 +140,58 @@ fn key_that_a_wrong_fetch_has_hidden_is_found_and_that_is_told_once() {
         assert!(fetching.reader.take_misread() && !fetching.reader.take_misread());
         assert_eq!(fetching.reader.complete(), world.writer.last());
     }
+}
+
+/// Has the reader report the newest entry of a key as damaged, and a snapshot find it intact.
+fn refuse(fetching: &mut Fetching, world: &World, cell: usize) {
+    let geometry = world.writer.geometry();
+    let stamp = Stamp::new(world.region.load(geometry.version_offset(cell)));
+    let word = geometry.slot_offset(cell, stamp) + 48;
+    fetching.step_ns = limits::DAMAGE_SETTLED_NS;
+    assert!(fetching.pass(world, |_, _, mirror| mirror.store(word, !mirror.load(word))).is_empty());
+    assert_eq!(fetching.reader.suspect_count(), 1);
+    snapshot(&mut fetching.reader, &world.region);
+    assert_eq!(fetching.reader.suspect_count(), 0);
+}
+
+#[test]
+fn refused_entry_that_is_read_again_is_not_taken_for_a_wrong_fetch() {
+    for before in 0..limits::TABLE_AUDIT_ONE_IN {
+        let mut world = World::new(4, 4, 1);
+        put_all(&mut world, &[b"k", b"l"]);
+        let mut fetching = Fetching::new(&world);
+        assert_eq!(fetching.pass(&world, NOTHING), [b"k", b"l"]);
+        (0..before).for_each(|_| assert!(fetching.pass(&world, NOTHING).is_empty()));
+        put(&mut world, b"k");
+        refuse(&mut fetching, &world, 0);
+        let mut found = Vec::new();
+        fetching.least = fetching.reader.last();
+        for _ in 0..2 * limits::TABLE_AUDIT_ONE_IN {
+            found.extend(fetching.pass(&world, NOTHING));
+        }
+        assert_eq!((found, fetching.least.get()), (vec![b"k".to_vec()], 3));
+        assert!(!fetching.reader.take_misread());
+        assert_eq!(fetching.reader.complete().get(), 3);
+    }
+}
+
+/// Before the audit, the entry of another key is read again.
+#[test]
+fn key_that_a_wrong_fetch_has_hidden_is_found_with_a_refused_entry_and_that_is_told() {
+    let mut world = World::new(4, 4, 1);
+    put(&mut world, b"k");
+    let mut fetching = Fetching::new(&world);
+    assert_eq!(fetching.pass(&world, NOTHING), [b"k"]);
+    put(&mut world, b"l");
+    let geometry = world.writer.geometry();
+    assert!(fetching.pass(&world, hide([0, 1].map(|cell| geometry.version_offset(cell)))).is_empty());
+    assert_eq!(fetching.reader.complete().get(), 2, "it is wrong");
+    put(&mut world, b"k");
+    refuse(&mut fetching, &world, 0);
+    let mut found = fetching.pass(&world, NOTHING);
+    found.sort_unstable();
+    assert_eq!(found, [b"k", b"l"]);
+    assert!(fetching.reader.take_misread());
 }
 
 /// Of what no page shows nothing is known.

@@ -632,10 +632,12 @@ fn received_entry_that_is_intact_again_is_not_received_twice() {
 
 /// Its cell is read whatever is wanted.
 #[test]
-fn damaged_key_that_is_no_longer_wanted_is_none_of_the_keys() {
+fn damaged_key_that_is_no_longer_wanted_is_neither_a_key_nor_a_suspect() {
     let (_, mut reader) = report_damaged(damaged);
+    assert_eq!(reader.suspects().collect::<Vec<_>>(), [KEY]);
     reader.set_interest(Interest::Those(Box::new(|key: &[u8]| key != KEY)));
     assert_eq!(reader.keys().collect::<Vec<_>>(), [OTHER]);
+    assert_eq!(reader.suspects().count(), 0);
 }
 
 /// A snapshot has read all keys before the first pass, and none of them is wanted: the pass reads no entry.
@@ -655,4 +657,47 @@ fn removal_that_only_a_snapshot_has_shown_has_a_time() {
     let taken = reader.poll(&world.region).unwrap().expect("a removal");
     assert!(!reader.changed().is_present);
     assert_eq!(reader.verified(taken).meta.published_ns, 1);
+}
+
+/// Only a lookup has found the damaged entry, in the first pass of the next subscription.
+#[test]
+fn removed_keys_are_known_though_a_lookup_has_found_damage() {
+    let mut world = World::new(8, 4, 1);
+    put(&mut world, GONE, 1);
+    put(&mut world, OTHER, 2);
+    let (behind, mut before) = (copied(&world), world.reader());
+    assert_received(&mut before, &world.region, &[(GONE, true), (OTHER, true)]);
+    remove(&mut world, GONE, 3);
+    assert_received(&mut before, &world.region, &[(GONE, false)]);
+    put(&mut world, KEY, 4);
+    let mut reader = world.reader();
+    reader.resume(&mut before, true);
+    let taken = reader.poll(&world.region).unwrap().expect("a change");
+    assert_eq!(reader.verified(taken).meta.sequence.get(), 4);
+    let (cell, copy) = (reader.cell_of(KEY).unwrap(), damaged(&world));
+    assert!(reader.look_up(CellMemory::Mapped(&copy), (cell, KEY), false).is_err());
+    assert_received(&mut reader, &copy, &[]);
+    let mut last = world.reader();
+    last.resume(&mut reader, true);
+    assert_received(&mut last, &behind, &[]);
+}
+
+#[test]
+fn removal_that_is_intact_after_all_is_received() {
+    let mut world = World::new(8, 4, 1);
+    put(&mut world, OTHER, 1);
+    put(&mut world, KEY, 2);
+    let mut reader = world.reader();
+    assert_received(&mut reader, &world.region, &[(OTHER, true), (KEY, true)]);
+    let cell = reader.cell_of(KEY).unwrap();
+    remove(&mut world, KEY, 3);
+    let copy = copied(&world);
+    let version = Stamp::new(copy.load(world.writer.geometry().version_offset(cell)));
+    let word = world.writer.geometry().slot_offset(cell, version) + 16;
+    copy.store(word, !copy.load(word));
+    assert_received(&mut reader, &copy, &[DAMAGED]);
+    let looked = reader.look_up(CellMemory::Mapped(&world.region), (cell, KEY), false);
+    assert!(matches!(looked, Ok(Looked::Removed)), "{looked:?}");
+    assert_received(&mut reader, &world.region, &[(KEY, false)]);
+    assert_eq!((reader.suspect_count(), reader.complete().get()), (0, 3));
 }

@@ -77,10 +77,11 @@ impl Outages {
             return;
         }
         let mut scan = SnapshotScan::new(&self.reader);
-        _ = (0..16).find_map(|_| scan.step(&mut self.reader, &self.memory, None));
+        // So many that an entry is rejected for good.
+        _ = (0..60).find_map(|_| scan.step(&mut self.reader, &self.memory, None));
     }
 
-    /// Has a wrong bit in a copy of the table, or in an older one, or has one right again.
+    /// Flips a bit in a copy of the table, which may be an older one, or flips one back.
     fn damage(&mut self) {
         if self.world.random.once_in(3)
             && let Some((copy, word, bit)) = self.wrong.pop()

@@ -85,7 +85,8 @@ impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
     }
 
     /// Continues the numbering after this sequence, at most [`limits::SEQUENCE_AFTER_MAX`]: the first value has the next one. The
-    /// values up to it count as overwritten. By default the first value has sequence 1.
+    /// values up to it count as overwritten: a persistent subscriber of a log that comes from another epoch reports them lost. By default
+    /// the first value has sequence 1.
     ///
     /// ```
     /// use fabricast::Node;

@@ -410,7 +410,8 @@ impl TableWriter {
             // A capacity has 24 bits.
             self.staged.push(u32::try_from(cell).unwrap_or(u32::MAX));
         }
-        *number += 1;
+        // Damaged memory may have named any, when staged entries were discarded.
+        *number = number.saturating_add(1);
         self.staged_len += entry_len as u64;
         let len = |len| u32::try_from(len).unwrap_or(u32::MAX);
         let (entry_len_word, key_len) = (len(entry_len), len(key_len));

@@ -118,6 +118,38 @@ fn records_of_a_new_epoch_that_nobody_received_are_reported_lost() {
     }
 }
 
+/// It may be gone again before it publishes anything.
+#[test]
+fn what_a_publisher_never_had_is_reported_lost_before_it_publishes() {
+    let dir = tempfile::tempdir().unwrap();
+    let subscribing = anonymous(&dir);
+    for delivery in BOTH {
+        let mut subscriber = log(&subscribing, delivery);
+        for (after, lost) in [(0, None), (5, Some((2, 4))), (9, Some((6, 4)))] {
+            let publishing = node(&dir, "p");
+            let builder = publishing.log_publisher::<u64>("t").epoch(epoch()).after(Sequence::new(after));
+            let mut publisher = builder.open().unwrap();
+            if after == 0 {
+                publisher.publish(&7).unwrap();
+                assert_eq!(next(&mut subscriber), (1, 7));
+            }
+            if let Some(lost) = lost {
+                let error = subscriber.receive_timeout(TIMEOUT).unwrap_err();
+                let ReceiveError::Lapped { first_lost, count } = error else { panic!("{error}") };
+                assert_eq!((first_lost.get(), count), lost);
+            }
+            assert!(subscriber.receive_timeout(LITTLE).unwrap().is_none());
+        }
+        let publishing = node(&dir, "p");
+        let builder = publishing.log_publisher::<u64>("t").epoch(epoch());
+        let mut publisher = builder.after(Sequence::new(9)).open().unwrap();
+        publisher.publish(&8).unwrap();
+        assert_eq!(next(&mut subscriber), (10, 8));
+        let stats = subscriber.current().unwrap().stats();
+        assert_eq!((stats.received, stats.lapped, stats.cut_off), (2, 8, 0));
+    }
+}
+
 #[test]
 fn publisher_that_repeats_old_records_is_received_from_the_next_new_one_on() {
     let dir = tempfile::tempdir().unwrap();

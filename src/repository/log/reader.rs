@@ -43,6 +43,8 @@ pub(crate) struct LogReader {
     start: Option<LogStart>,
     /// The newest record when the start was settled; by default as the memory names it.
     granted_at: Option<Sequence>,
+    /// The publisher never had the records up to this one: it continues the numbering of another.
+    absent_until: Sequence,
     /// The next record to be received or reported lost.
     next: Sequence,
     /// The records up to the end were reported lost.
@@ -197,6 +199,7 @@ impl LogReader {
             check: FrameCheck::new(topic, epoch),
             start: Some(start),
             granted_at: None,
+            absent_until: Sequence::NONE,
             next: Sequence::NONE.next(),
             position: 0,
             at: None,
@@ -230,6 +233,11 @@ impl LogReader {
     /// Takes the next record, or a report of missing ones, from private memory. Only frames that begin before this
     /// position are known to be whole: after it the rest of the ring may be a skip from the previous round.
     fn parse(&mut self, whole_until: u64) -> Parsed {
+        if self.next <= self.absent_until
+            && let Some(lost) = self.miss_absent()
+        {
+            return Parsed::Lost(lost);
+        }
         loop {
             match self.find() {
                 NextFrame::Frame(header, _) if header.sequence > self.bound => return Parsed::Later,
@@ -328,6 +336,13 @@ impl LogReader {
         Some(Lost { first, count, reason })
     }
 
+    /// Advances past the records that the publisher never had: none of them comes, whether or not it publishes others.
+    #[cold]
+    fn miss_absent(&mut self) -> Option<Lost> {
+        let is_possible = self.start.is_none() && self.absent_until <= self.bound;
+        if is_possible { self.miss(self.absent_until.next()) } else { None }
+    }
+
     /// Advances past a frame of this many words.
     #[inline]
     fn pass(&mut self, words: usize, at: Option<Sequence>) {
@@ -424,7 +439,8 @@ impl Reader for LogReader {
             LogStart::First | LogStart::Resume { .. } => start.within(epoch, granted),
             start => start,
         };
-        Some(Self { granted_at: Some(granted.newest), ..Self::new(geometry.log()?, epoch, topic, start) })
+        let (granted_at, absent_until) = (Some(granted.newest), granted.after);
+        Some(Self { granted_at, absent_until, ..Self::new(geometry.log()?, epoch, topic, start) })
     }
 
     fn resume(&mut self, before: &mut Self, _: bool) {

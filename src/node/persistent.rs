@@ -74,7 +74,7 @@ where
 {
     /// Attaches to the topic, like [`SubscriberBuilder::open`], or, if that is not possible at the moment, returns a subscriber that is
     /// sought in the background; [`Persistent::open_error`] has the reason. A log that does not exist yet, or that is found missing while
-    /// it is sought, is received from its first record on.
+    /// it is sought, is received from the first record of its publisher on.
     ///
     /// # Errors
     ///

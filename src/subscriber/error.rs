@@ -112,10 +112,10 @@ pub enum ReceiveError {
     },
     /// The topic's last values or records cannot be received any more: the connection was lost before they were read, the
     /// publisher's node stopped before it had written them, the topic's next incarnation ended meanwhile, or this pull subscriber
-    /// read too late over a wire. The next call reports the end.
+    /// read too late over a wire. Or the newest value of a state is damaged. The next call reports the end.
     #[error(
-        "the last {count} values or records, from {first_lost} on, cannot be received: the topic ended, or the \
-         connection was lost, before they reached this subscriber"
+        "values from {first_lost} on, {count} in all, cannot be received: the topic ended, or the connection was lost, before they \
+         reached this subscriber, or they are damaged"
     )]
     CutOff {
         /// The first of them.

@@ -181,6 +181,26 @@ fn publisher_of_another_epoch_is_reported_and_left_out() {
 }
 
 #[test]
+fn line_whose_epoch_follows_is_named() {
+    let place = Place::new();
+    let nodes = ["a", "b"].map(|name| place.node(name));
+    let [ahead, _other] = [(&nodes[0], 1), (&nodes[1], 2)].map(|(node, number)| {
+        let mut publisher = node.log_publisher::<u64>("t").epoch(Epoch::new(number).unwrap()).open().unwrap();
+        publisher.publish(&number).unwrap();
+        publisher
+    });
+    let tail = start(&place, &["tail", "--follow", "--earliest", "--json"]);
+    assert_eq!(next(&tail).0["value"], 1);
+    drop(ahead);
+    let (line, events) = next(&tail);
+    assert!(line["value"] == 2 && events.iter().any(|(name, _)| name == "restarted"), "{line} {events:?}");
+    tail.signal(Signal::INT);
+    let ended = tail.end();
+    let sentence = "fabricast: shm:b/t: values of its epoch follow: sequences begin anew\n";
+    assert!(ended.error.contains(sentence), "{ended:?}");
+}
+
+#[test]
 fn publisher_of_another_kind_is_reported_and_left_out() {
     let place = Place::new();
     let mut a = publish(&place, "log", (A, "a"), &["1"]);

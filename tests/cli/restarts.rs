@@ -104,6 +104,32 @@ fn publisher_of_the_same_epoch_is_continued() {
     assert_eq!((ended.code, ended.out.as_str(), ended.error.as_str()), (Some(0), "", sum));
 }
 
+/// The next publisher is there by the time that the loss is noticed.
+#[test]
+fn loss_has_the_epoch_of_the_publisher_that_was_lost() {
+    let place = Place::new();
+    let publish = |epoch: &str| {
+        let mut publisher = place.start(&["pub", "n/t", "--kind", "log", "--epoch", epoch, "--quiet"]);
+        publisher.write(epoch);
+        wait_until("the value", || place.list(&["n"]).iter().any(|row| row["sequence"] == 1));
+        publisher
+    };
+    let publisher = publish("1");
+    let tail = place.start(&["tail", "n/t", "--follow", "--earliest", "--json"]);
+    assert_eq!(value(&tail), "1");
+    tail.signal(Signal::STOP);
+    publisher.signal(Signal::KILL);
+    publisher.end();
+    let publisher = publish("2");
+    tail.signal(Signal::CONT);
+    for (name, epoch) in [("lost", "0000000000000001"), ("restarted", "0000000000000002")] {
+        assert_eq!(next_event(&tail), json!({"topic": "t", "event": name, "epoch": epoch}));
+    }
+    assert_eq!(value(&tail), "2");
+    publisher.signal(Signal::KILL);
+    publisher.end();
+}
+
 #[test]
 fn hz_counts_the_values_of_each_publisher() {
     let place = Place::new();

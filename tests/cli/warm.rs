@@ -173,7 +173,7 @@ fn damaged_entry_and_missing_key_of_a_file_are_told_apart() {
     publisher.end_input();
     publisher.end();
     let missing = ["get", &target(&path), "c"];
-    let sentence = format!("{} has no key \"c\": it has ended", target(&path));
+    let sentence = format!("{} has no key \"c\": the topic has ended", target(&path));
     place.run(&missing).assert_failure(1, &[&sentence]);
     let none = place.run(&["tail", &target(&path), "--key", "c*"]);
     none.assert_failure(1, &[&target(&path), "has no key that matches c*: check --key\n"]);

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fabricast::{AnySubscriber, ErrorChain, Kind, Liveness, Raw, ReceiveError, Sequence};
+use fabricast::{AnySubscriber, Epoch, ErrorChain, Kind, Liveness, Raw, ReceiveError, Sequence};
 
 use super::clock::{self, Deadline};
 use super::failure::{Exit, Failure};
@@ -51,6 +51,8 @@ pub(crate) struct Arrivals<'a> {
     deadline: Option<Deadline>,
     /// The kind of the topic, once it is known.
     kind: Option<Kind>,
+    /// The epoch of what was last received or reported.
+    epoch: Option<Epoch>,
     /// The last sequence for which a value or loss was reported. Not of a table, whose changes have the sequences of commits.
     last: Option<u64>,
     /// How many values had expired before it.
@@ -109,8 +111,8 @@ impl Loss {
             (LAPPED, 1) => "overwritten before it was read",
             (LAPPED, _) => "overwritten before they were read",
             (DAMAGED, _) => "damaged in the publisher's memory",
-            (CUT_OFF, 1) => "the connection was lost before it was read",
-            (CUT_OFF, _) => "the connection was lost before they were read",
+            (CUT_OFF, 1) => "its publisher ended or was lost before it was read",
+            (CUT_OFF, _) => "their publisher ended or was lost before they were read",
             (MISSING, _) => "no line has brought them",
             (UNDECODABLE, _) => "not of the topic's type",
             (reason, _) => reason,
@@ -122,6 +124,7 @@ impl<'a> Arrivals<'a> {
     /// What arrives from this source.
     pub(crate) fn new(source: Source, followed: Followed<'a>, interrupt: &'a Interrupt) -> Self {
         let deadline = followed.duration.map(Deadline::after);
+        let epoch = source.current().map(AnySubscriber::epoch);
         let (kind, hearts) =
             (source.current().map(AnySubscriber::kind), vec![Heart::default(); source.lines()]);
         Self {
@@ -130,6 +133,7 @@ impl<'a> Arrivals<'a> {
             followed,
             deadline,
             kind,
+            epoch,
             last: None,
             expired_before: 0,
             unlooked: 0,
@@ -339,10 +343,21 @@ impl<'a> Arrivals<'a> {
         let (target, current) = (self.followed.target, self.source.current());
         let (line, epoch) = match &news {
             News::Line(line) => (Some(&line.target), line.epoch),
+            // The next publisher may have been found by now.
+            News::Lost { .. } => (None, self.epoch.or_else(|| current.map(AnySubscriber::epoch))),
             _ => (None, current.map(AnySubscriber::epoch)),
         };
-        let from = line.map_or_else(|| target.to_string(), ToString::to_string);
-        Failure::new(Exit::Gone, format!("{from}: {what}")).note();
+        self.epoch = epoch;
+        let followed = match news {
+            News::Restarted => self.source.received(),
+            _ => None,
+        };
+        let sentence = match (line, followed) {
+            (Some(line), _) => format!("{line}: {what}"),
+            (None, Some(line)) => format!("{line}: values of its epoch follow: sequences begin anew"),
+            (None, None) => format!("{target}: {what}"),
+        };
+        Failure::new(Exit::Gone, sentence).note();
         if self.followed.is_json {
             let (line, epoch) = (line.map(ToString::to_string), epoch.map(|epoch| epoch.to_string()));
             let (topic, waited_ns) = (target.topic.as_str(), news.waited_ns());

@@ -235,8 +235,8 @@ impl Newest<Found> {
                 return table::no_key(subscriber, target, key, Some(arguments.wait));
             }
             (Self::Ended, Some(key)) => return table::no_key(subscriber, target, key, None),
-            (Self::Ended, _) if has_keys => format!("{target} has no keys: it has ended"),
-            (Self::Ended, _) => format!("nothing arrived from {target}: it has ended"),
+            (Self::Ended, _) if has_keys => format!("{target} has no keys: the topic has ended"),
+            (Self::Ended, _) => format!("nothing arrived from {target}: the topic has ended"),
             (Self::Expired, key) => {
                 let of_key = key.as_ref().map_or_else(String::new, |key| format!("key {key:?} of "));
                 format!(
@@ -251,7 +251,9 @@ impl Newest<Found> {
                 )
             }
             (Self::Unread(sequence), _) => {
-                format!("value {sequence} of {target} cannot be read: it may be damaged")
+                format!(
+                    "value {sequence} of {target} cannot be read: it may be damaged, or of an earlier publisher"
+                )
             }
             _ if has_keys => format!("{target} has no keys: {}", instead()),
             _ => format!("nothing has been published to {target} yet: {}", instead()),

@@ -93,6 +93,12 @@ impl FollowedLines {
         self.lines.current()
     }
 
+    /// The publisher of a line from which values are received.
+    pub(crate) fn received_target(&self) -> Option<Target> {
+        let received = |line: &LineReport| line.is_attached && line.is_in_step;
+        self.lines.report().into_iter().find(received).map(|line| line.target)
+    }
+
     /// How many lines there are.
     pub(crate) fn count(&self) -> usize {
         self.reported.len()

@@ -157,6 +157,14 @@ impl Source {
         }
     }
 
+    /// Of several lines, the publisher of one from which values are received.
+    pub(crate) fn received(&self) -> Option<Target> {
+        match &self.subscription {
+            Subscription::Lines(lines) => lines.received_target(),
+            _ => None,
+        }
+    }
+
     /// Whether it has a publisher, as far as it knows.
     pub(crate) fn is_attached(&self) -> bool {
         match &self.subscription {

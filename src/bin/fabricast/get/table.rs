@@ -88,7 +88,7 @@ pub(super) fn no_key(
         _ => String::new(),
     };
     let what = waited.map_or_else(
-        || "it has ended".to_owned(),
+        || "the topic has ended".to_owned(),
         |waited| {
             let (advice, condition) = (advice_to_wait(waited), target.condition());
             format!("{advice}{condition}, or print all keys with `fabricast get {target}`")

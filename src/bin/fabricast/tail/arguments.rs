@@ -54,9 +54,9 @@ error. With --follow, standard error has the sum of the losses of a log at the e
 
 With --follow, when the publisher is gone, or ends the topic, the command waits for the next one:
 one of the same epoch continues after the last record, and of any other all records are shown. A
-topic that does not exist yet is waited for, and shown from its first record on. Standard error
-says so, and when a publisher hangs and when it runs again; with --json there are lines
-{\"topic\",\"event\",\"epoch\"}: see `fabricast watch --help`.
+topic that does not exist yet is waited for, and shown from the first record of its publisher on.
+Standard error says so, and when a publisher hangs and when it runs again; with --json there are
+lines {\"topic\",\"event\",\"epoch\"}: see `fabricast watch --help`.
 With --until-end the command ends with the publisher. With --line, several publishers of the same
 values are lines of one topic: see `fabricast watch --help`.
 
@@ -169,7 +169,7 @@ impl Arguments {
                 (_, lost) => &format!("{lost} records"),
             };
             let sentence = format!(
-                "{missing} of {target} could not be read, because the connection was lost or the file was cut"
+                "{missing} of {target} could not be read: the publisher was lost, or the file was cut or is damaged"
             );
             return Err(Failure::new(Exit::No, sentence));
         }

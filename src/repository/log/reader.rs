@@ -233,8 +233,11 @@ impl LogReader {
     /// Takes the next record, or a report of missing ones, from private memory. Only frames that begin before this
     /// position are known to be whole: after it the rest of the ring may be a skip from the previous round.
     fn parse(&mut self, whole_until: u64) -> Parsed {
-        if self.next <= self.absent_until
-            && let Some(lost) = self.miss_absent()
+        // None of those comes, whether or not the publisher publishes others.
+        let is_absent = self.next <= self.absent_until && self.absent_until <= self.bound;
+        if is_absent
+            && self.start.is_none()
+            && let Some(lost) = self.miss(self.absent_until.next())
         {
             return Parsed::Lost(lost);
         }
@@ -334,13 +337,6 @@ impl LogReader {
             LossReason::Damaged => self.counts.rejected = self.counts.rejected.saturating_add(count),
         }
         Some(Lost { first, count, reason })
-    }
-
-    /// Advances past the records that the publisher never had: none of them comes, whether or not it publishes others.
-    #[cold]
-    fn miss_absent(&mut self) -> Option<Lost> {
-        let is_possible = self.start.is_none() && self.absent_until <= self.bound;
-        if is_possible { self.miss(self.absent_until.next()) } else { None }
     }
 
     /// Advances past a frame of this many words.

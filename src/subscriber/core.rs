@@ -310,7 +310,7 @@ impl<R: Reader> Core<R> {
             _ => None,
         };
         if let Some(lost) = lost
-            && self.subscription.progress.as_ref().is_some_and(|progress| progress.disconnects(&lost))
+            && self.subscription.progress.as_mut().is_some_and(|progress| progress.disconnects(&lost))
         {
             // It was disconnected before it lost them. One that is persistent attaches again after its last record.
             self.reader.take_back(&lost);

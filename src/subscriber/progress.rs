@@ -40,9 +40,13 @@ impl ProgressReport {
     }
 
     /// Whether the subscriber is disconnected before it would lose these records. Those that were gone before it attached it just lost.
-    pub(super) fn disconnects(&self, lost: &Lost) -> bool {
-        let [before, newest] = self.missed;
-        let was_gone = lost.first == before.next() && lost.first <= newest;
+    pub(super) fn disconnects(&mut self, lost: &Lost) -> bool {
+        let [before, newest] = &mut self.missed;
+        let was_gone = lost.first == before.next() && lost.first <= *newest;
+        if was_gone {
+            // What the publisher never had may be followed by what it had overwritten.
+            *before = Sequence::new(lost.first.get().saturating_add(lost.count).saturating_sub(1));
+        }
         self.policy == SlowPolicy::Disconnect && !was_gone
     }
 

@@ -354,7 +354,8 @@ impl TableReader {
         (self.floor, self.ahead) = (self.done, ahead);
         if !left.has_changing {
             self.keys_done = self.keys_done.max(until);
-            self.passed = if self.suspects.is_empty() { until } else { Sequence::NONE };
+            let is_whole = self.suspects.is_empty() && !self.reads_again;
+            self.passed = if is_whole { until } else { Sequence::NONE };
             if is_confirmed {
                 self.confirm_passed();
             }

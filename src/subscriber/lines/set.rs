@@ -95,20 +95,23 @@ impl<S: LineSource + Renewable> LineSet<S> {
     fn begin(&mut self, is_ahead: bool) -> Option<Epoch> {
         let mut attached = self.lines.iter().filter(|line| line.persistent.is_attached());
         let identity = attached.next()?.identity()?;
-        let same = self.lines.iter().filter(|line| line.identity() == Some(identity));
-        let starts = same.filter_map(|line| Some(line.position()?.last));
-        let last = if is_ahead { starts.max() } else { starts.min() };
         if self.identity.map(|(_, kind)| kind) != Some(identity.1) {
             let first = self.lines.iter().find(|line| line.identity() == Some(identity))?;
             self.arbiter = Some(first.persistent.current()?.arbiter());
         }
-        let before =
-            self.identity.replace(identity).map(|(epoch, _)| epoch).filter(|before| *before != identity.0);
         let arbiter = self.arbiter.as_mut()?;
-        // All records of the next epoch are received or reported, whoever has published them.
+        let before = self.identity.map(|(epoch, _)| epoch).filter(|before| *before != identity.0);
+        // All records of the next epoch are received or reported, whoever has published them, except before where a line was opened in it.
         let is_next = before.is_some() && arbiter.wants_each();
-        let last = last.filter(|_| !is_next).unwrap_or_default();
+        let same = self.lines.iter().filter(|line| line.identity() == Some(identity));
+        let starts = same.filter_map(|line| match is_next && line.attachments > 0 {
+            true => Some(Sequence::NONE),
+            false => Some(line.position()?.last),
+        });
+        let last = if is_ahead { starts.max() } else { starts.min() };
+        let last = last.unwrap_or_default();
         arbiter.begin(last, self.lines.len());
+        self.identity = Some(identity);
         (self.brought, self.gap_since_ns) = (None, None);
         self.published.clear();
         self.damages.clear();

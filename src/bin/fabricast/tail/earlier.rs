@@ -34,6 +34,8 @@ pub(super) fn earlier(
         match arrivals.next(keep)? {
             Arrival::Value(value, _) => take(Earlier::Value(value))?,
             Arrival::Lost(_, lost) => take(Earlier::Lost(lost))?,
+            // What is still expected from another line comes, or is reported, later.
+            Arrival::Nothing if idle.is_over() && arguments.follow && arrivals.last() >= *newest => break,
             Arrival::Nothing if idle.is_over() => {
                 let target = &arguments.target;
                 let sentence = format!("{target} cannot be read: it may be damaged");

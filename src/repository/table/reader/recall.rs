@@ -119,8 +119,12 @@ impl TableReader {
         let Recalled { keys, complete, gone, published_ns, .. } = std::mem::take(&mut self.recalled);
         // Until a pass without damage shows as much.
         self.clean = self.clean.max(complete);
-        let reported = keys.keys().map(|key| (key.clone(), Gone::Removal(until)));
-        reported.chain(gone).for_each(|(key, gone)| self.note_gone(key, gone));
+        let reported = keys.keys().map(|key| (key.clone(), Gone::Removal(until))).collect::<Vec<_>>();
+        for (key, gone) in gone.into_iter().chain(reported) {
+            if self.gone.get(&key).is_none_or(|newer| newer.last() < gone.last()) {
+                self.note_gone(key, gone);
+            }
+        }
         let epoch = self.epoch;
         self.removed.extend(keys.into_iter().map(|(key, RecalledKey { sequence, number, .. })| RemovedKey {
             key,

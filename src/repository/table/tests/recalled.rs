@@ -701,3 +701,28 @@ fn removal_that_is_intact_after_all_is_received() {
     assert_received(&mut reader, &world.region, &[(KEY, false)]);
     assert_eq!((reader.suspect_count(), reader.complete().get()), (0, 3));
 }
+
+/// A snapshot has read the refused entry before the pass that refused it is over.
+#[test]
+fn table_is_not_complete_before_a_refused_entry_is_received() {
+    let mut world = World::new(8, 4, 1);
+    put(&mut world, KEY, 1);
+    put(&mut world, OTHER, 2);
+    let (mut reader, copy) = (world.reader(), damaged(&world));
+    assert!(reader.poll(&copy).is_err());
+    snapshot(&mut reader, &world.region);
+    assert_eq!(reader.suspect_count(), 0);
+    let mut received = Vec::new();
+    loop {
+        match reader.poll(&world.region).unwrap() {
+            Some(taken) => {
+                let key_len = reader.changed().key_len;
+                received.push(reader.verified(taken).payload[..key_len].to_vec());
+            }
+            None if received.iter().any(|key| key == KEY) => break,
+            None => assert_eq!(reader.complete(), Sequence::NONE),
+        }
+    }
+    assert!(received.len() == 2 && !reader.take_misread());
+    assert_eq!(reader.complete().get(), 2);
+}

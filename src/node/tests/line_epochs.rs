@@ -119,6 +119,28 @@ fn records_of_an_epoch_that_no_line_has_are_missing() {
     }
 }
 
+/// The line was opened with the newest record of its own epoch.
+#[test]
+fn records_before_where_a_line_was_opened_are_not_missing() {
+    let dir = tempfile::tempdir().unwrap();
+    let nodes = [node(&dir, "a"), node(&dir, "b")];
+    let subscribing = anonymous(&dir);
+    for delivery in BOTH {
+        let (mut one, mut other) = (log(&nodes[0], 1), log(&nodes[1], 2));
+        publish(&mut other, 3);
+        let mut lines = lines(&subscribing, delivery);
+        publish(&mut one, 1);
+        let mut first = lines.receive_timeout(TIMEOUT);
+        while matches!(first, Err(ReceiveError::OutOfStep { .. })) {
+            first = lines.receive_timeout(TIMEOUT);
+        }
+        assert_eq!(first.unwrap().map(|sample| sample.value), Some(1));
+        drop(one);
+        publish(&mut other, 4);
+        assert_eq!(restarted(&mut lines, 2), 4);
+    }
+}
+
 /// Its publisher returns when no line is left.
 #[test]
 fn epoch_that_comes_back_to_no_line_begins_with_its_first_record() {

@@ -8,6 +8,7 @@ mod fetched;
 mod forged;
 mod misread;
 mod recalled;
+mod refused;
 mod resumed;
 mod threads;
 

@@ -233,7 +233,7 @@ impl LogReader {
     /// Takes the next record, or a report of missing ones, from private memory. Only frames that begin before this
     /// position are known to be whole: after it the rest of the ring may be a skip from the previous round.
     fn parse(&mut self, whole_until: u64) -> Parsed {
-        // None of those comes, whether or not the publisher publishes others.
+        // None of the records that the publisher never had comes, whether or not it publishes others.
         let is_absent = self.next <= self.absent_until && self.absent_until <= self.bound;
         if is_absent
             && self.start.is_none()

@@ -406,3 +406,44 @@ fn overtaken_subscriber_attaches_again_and_accounts_for_what_it_lost() {
         assert!(lost > 0 && subscriber.outages() == 0);
     }
 }
+
+/// Records that its publisher never had, and those that were overwritten before it attached, were not lost by being slow.
+#[test]
+fn subscriber_is_not_overtaken_by_what_was_gone_before_it_attached() {
+    let dir = tempfile::tempdir().unwrap();
+    let subscribing = anonymous(&dir);
+    for delivery in BOTH {
+        let publishing = node(&dir, "p");
+        let builder = publishing.log_publisher::<u64>("t").capacity(4096);
+        let mut publisher = builder.gating(Gating::new()).open().unwrap();
+        let builder = subscribing.log_subscriber::<u64>("shm:p/t").timeout(TIMEOUT).delivery(delivery);
+        let mut subscriber = builder.slow(SlowPolicy::Disconnect).persistent().open().unwrap();
+        (1..=2).for_each(|number| _ = publisher.publish(&number).unwrap());
+        (1..=2).for_each(|number| assert_eq!(subscriber.receive_timeout(TIMEOUT).unwrap().unwrap().value, number));
+        drop((publisher, publishing));
+
+        let publishing = node(&dir, "p");
+        let builder = publishing.log_publisher::<u64>("t").after(Sequence::new(5)).capacity(4096);
+        let mut publisher = builder.gating(Gating::new()).open().unwrap();
+        // Its ring holds the last ones only.
+        (6..=3000).for_each(|number| assert_eq!(publisher.publish(&number).unwrap().get(), number));
+        let (mut next, mut losses) = (1, Vec::new());
+        while next <= 3000 {
+            match subscriber.receive_timeout(TIMEOUT) {
+                Ok(record) => {
+                    assert_eq!(record.expect("a record in time").value, next);
+                    next += 1;
+                }
+                Err(ReceiveError::Lapped { first_lost, count }) => {
+                    assert_eq!(first_lost.get(), next);
+                    losses.push(count);
+                    next += count;
+                }
+                Err(ReceiveError::Restarted { .. }) if next == 1 => {}
+                Err(error) => panic!("{delivery:?}, after {losses:?}: {error}"),
+            }
+        }
+        assert!(losses.len() == 2 && losses[0] == 5, "{delivery:?}: {losses:?}");
+        assert!(subscriber.current().unwrap().is_gating(), "it is disconnected when it is slow");
+    }
+}

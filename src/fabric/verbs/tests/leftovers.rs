@@ -14,15 +14,20 @@ fn resources() -> (String, usize) {
     (String::from_utf8(listed.stdout).unwrap(), files)
 }
 
-/// Runs something twice, and waits until the second run has left no more than the first.
-pub(super) fn leaves_nothing(mut run: impl FnMut()) {
-    run();
-    // The kernel has taken a minute for one whose peer was gone, of an earlier test.
+/// Waits until nothing is destroyed in the background. The kernel has taken a minute for an identifier whose peer was gone, and that of
+/// an earlier test may be among them.
+fn await_destruction() {
     let begun_ns = SystemClock.monotonic_ns();
-    while !are_identifiers_destroyed() {
+    while !(are_identifiers_destroyed() && releasers().is_done()) {
         assert!(SystemClock.monotonic_ns() - begun_ns < 4 * TIMEOUT_NS, "identifiers are not destroyed");
         SystemClock.pause(Duration::from_millis(50));
     }
+}
+
+/// Runs something twice, and waits until the second run has left no more than the first.
+pub(super) fn leaves_nothing(mut run: impl FnMut()) {
+    run();
+    await_destruction();
     until("the end of the first round", || {
         let before = resources();
         SystemClock.pause(Duration::from_millis(50));
@@ -121,6 +126,6 @@ fn what_is_released_in_the_background_is_held_by_nothing_else() {
         send(&mut *near, b"hello", None);
         receive(&mut *far);
     }
-    until("the release", || (are_identifiers_destroyed() && releasers().is_done()).then_some(()));
+    await_destruction();
     assert_eq!(SHARED.load(Ordering::Relaxed), before);
 }

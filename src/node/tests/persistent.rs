@@ -419,7 +419,9 @@ fn subscriber_is_not_overtaken_by_what_was_gone_before_it_attached() {
         let builder = subscribing.log_subscriber::<u64>("shm:p/t").timeout(TIMEOUT).delivery(delivery);
         let mut subscriber = builder.slow(SlowPolicy::Disconnect).persistent().open().unwrap();
         (1..=2).for_each(|number| _ = publisher.publish(&number).unwrap());
-        (1..=2).for_each(|number| assert_eq!(subscriber.receive_timeout(TIMEOUT).unwrap().unwrap().value, number));
+        (1..=2).for_each(|number| {
+            assert_eq!(subscriber.receive_timeout(TIMEOUT).unwrap().unwrap().value, number)
+        });
         drop((publisher, publishing));
 
         let publishing = node(&dir, "p");

@@ -30,7 +30,8 @@ impl SlowSubscriber {
 
 impl fmt::Display for SlowSubscriber {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{} (process {}), {} records behind", self.node(), self.process(), self.lag)
+        let records = if self.lag == 1 { "record" } else { "records" };
+        write!(out, "{} (process {}), {} {records} behind", self.node(), self.process(), self.lag)
     }
 }
 

@@ -79,8 +79,10 @@ pub enum ReceiveError {
     },
     /// The publisher overwrote records of a log before this subscriber read them. The next call continues after them.
     #[error(
-        "{count} records from {first_lost} on were overwritten before they were read: read faster, or publish with a larger capacity (of a \
-         feed, log_capacity); if the publisher has let this subscriber go, open it again"
+        "{} overwritten before {} read: read faster, or publish with a larger capacity (of a feed, log_capacity); if the publisher has let \
+         this subscriber go, open it again",
+        records(*first_lost, *count, "was", "were"),
+        if *count == 1 { "it was" } else { "they were" }
     )]
     Lapped {
         /// The first of them.
@@ -91,7 +93,8 @@ pub enum ReceiveError {
     /// Records of a log do not match their checksums and are not being written. Over an unreliable queue pair this includes
     /// records lost on the wire or overwritten before they were sent. The next call continues after them.
     #[error(
-        "{count} records from {first_lost} on are damaged; if this happens again, check the publisher's program and its host's memory"
+        "{} damaged; if this happens again, check the publisher's program and its host's memory",
+        records(*first_lost, *count, "is", "are")
     )]
     DamagedRecords {
         /// The first of them.
@@ -103,8 +106,8 @@ pub enum ReceiveError {
     /// died while it wrote them, or are not values of the type. Reported once for a cut. Those of their keys that are known are
     /// suspect; the next record of such a key has its value read again.
     #[error(
-        "{count} values of the feed are damaged, or not of this type, and are left out: if the publisher is alive, check its program and \
-         its host's memory"
+        "{} damaged, or not of this type, and left out: if the publisher is alive, check its program and its host's memory",
+        if *count == 1 { "1 value of the feed is".to_owned() } else { format!("{count} values of the feed are") }
     )]
     UnreadableValues {
         /// Their number.
@@ -174,7 +177,9 @@ pub enum ReceiveError {
     /// them did not bring them in time. The last records of an epoch, if they were cut off, are reported when the next epoch begins, before
     /// [`Self::Restarted`]. The next receive continues after them.
     #[error(
-        "{count} records from {first_lost} on are missing: no line has brought them; the report on each line says what it lost"
+        "{} missing: no line has brought {}; the report on each line says what it lost",
+        records(*first_lost, *count, "is", "are"),
+        if *count == 1 { "it" } else { "them" }
     )]
     Missing {
         /// The first of them.
@@ -248,6 +253,15 @@ fn gone(source: &ControlError) -> &'static str {
         "the publisher does not admit this subscriber any more"
     } else {
         "the publisher is gone"
+    }
+}
+
+/// These records, and the verb for one of them or for several.
+fn records(first: Sequence, count: u64, one: &str, several: &str) -> String {
+    if count == 1 {
+        format!("record {first} {one}")
+    } else {
+        format!("{count} records from {first} on {several}")
     }
 }
 
@@ -544,4 +558,43 @@ pub enum GrantError {
     /// The grant came without a region: the publisher's node violates the protocol.
     #[error("the grant came without a region: use the same release on both sides, and restart the publisher")]
     NoRegion,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sentences_on_one_record_and_on_several_agree_with_their_number() {
+        let first_lost = Sequence::new(7);
+        let begins = |error: ReceiveError, begin: &str| {
+            assert!(error.to_string().starts_with(begin), "{error}");
+        };
+        begins(
+            ReceiveError::Lapped { first_lost, count: 1 },
+            "record 7 was overwritten before it was read: ",
+        );
+        begins(
+            ReceiveError::Lapped { first_lost, count: 2 },
+            "2 records from 7 on were overwritten before they were read: ",
+        );
+        begins(ReceiveError::DamagedRecords { first_lost, count: 1 }, "record 7 is damaged; ");
+        begins(ReceiveError::DamagedRecords { first_lost, count: 2 }, "2 records from 7 on are damaged; ");
+        begins(
+            ReceiveError::Missing { first_lost, count: 1 },
+            "record 7 is missing: no line has brought it; ",
+        );
+        begins(
+            ReceiveError::Missing { first_lost, count: 2 },
+            "2 records from 7 on are missing: no line has brought them; ",
+        );
+        begins(
+            ReceiveError::UnreadableValues { count: 1 },
+            "1 value of the feed is damaged, or not of this type, and left out: ",
+        );
+        begins(
+            ReceiveError::UnreadableValues { count: 2 },
+            "2 values of the feed are damaged, or not of this type, and left out: ",
+        );
+    }
 }

@@ -18,8 +18,8 @@ pub(super) const EPOCH: Epoch = Epoch::FIRST;
 pub(super) const STEPS_MAX: usize = 400;
 /// The most calls in a row that may yield something without new memory.
 const TAKES_MAX: usize = 200;
-/// Calls that together find everything that does not change meanwhile.
-const ROUNDS: usize = 16;
+/// Calls that together find everything that does not change meanwhile, also by way of an index that is read while it changes.
+const ROUNDS: usize = 64;
 /// Every value with so many wrong bits differs from every other in its CRC-32 at the lengths used here.
 const FLIPS_MAX: u32 = 3;
 

@@ -403,6 +403,10 @@ where
         let start = lost.map_or(LogStart::Newest, resumed);
         Self { start, ..self.clone() }
     }
+
+    fn anew(&self) -> Self {
+        Self { start: LogStart::First, ..self.clone() }
+    }
 }
 
 impl<K, R, V> FeedReopening<K, R, V>
@@ -411,15 +415,6 @@ where
     R: Serialize + DeserializeOwned + Send + 'static,
     V: Serialize + DeserializeOwned + Send + 'static,
 {
-    /// Returns what it takes to continue a line after this position, or to begin one that was not found before: with the first record,
-    /// because the other lines may have brought any.
-    pub(super) fn resuming_line(&self, lost: Option<Position>) -> Self {
-        match lost {
-            Some(lost) => self.resuming(Some(lost)),
-            None => Self { start: LogStart::First, ..self.clone() },
-        }
-    }
-
     /// Returns the same for a feed at this address.
     pub(super) fn at(&self, log: Target) -> Result<Self, SubscriberError> {
         let table = Target { address: log.address.clone(), topic: table_of(log.topic.as_str()).parse()? };

@@ -224,7 +224,12 @@ where
     }
 
     fn resuming(&self, lost: Option<Position>) -> Self {
-        Self(self.0.resuming_line(lost))
+        lost.map_or_else(|| self.anew(), |lost| Self(self.0.resuming(Some(lost))))
+    }
+
+    /// With the first record, because the other lines may have brought any.
+    fn anew(&self) -> Self {
+        Self(self.0.anew())
     }
 }
 

@@ -42,6 +42,9 @@ pub(super) trait ResumingOptions {
     /// Returns the options to continue after a subscription, or to begin with a topic that did not exist before.
     fn resuming(self, lost: Option<Position>) -> Self;
 
+    /// Returns the options to receive all that a publisher has of its epoch.
+    fn anew(self) -> Self;
+
     /// Returns whether they ask for values that are published later.
     fn begins_with_newest(&self) -> bool {
         false
@@ -50,6 +53,8 @@ pub(super) trait ResumingOptions {
 
 impl ResumingOptions for () {
     fn resuming(self, _: Option<Position>) -> Self {}
+
+    fn anew(self) -> Self {}
 }
 
 impl ResumingOptions for LogStart {
@@ -60,6 +65,10 @@ impl ResumingOptions for LogStart {
             (Self::Newest | Self::Back(_), None) => Self::First,
             (start, None) => start,
         }
+    }
+
+    fn anew(self) -> Self {
+        Self::First
     }
 
     fn begins_with_newest(&self) -> bool {
@@ -106,6 +115,9 @@ pub(super) trait Reopen: Clone + Send + 'static {
 
     /// Returns what it takes to continue after this position, or to begin with a topic that did not exist before.
     fn resuming(&self, lost: Option<Position>) -> Self;
+
+    /// Returns what it takes to receive all that a publisher has of its epoch: other lines may have brought any of it, or of another epoch.
+    fn anew(&self) -> Self;
 }
 
 /// Opens a subscriber now or, if that is not possible at the moment, seeks it.
@@ -189,6 +201,11 @@ where
 
     fn resuming(&self, lost: Option<Position>) -> Self {
         let options = self.terms.options.resuming(lost);
+        Self { terms: Terms { options, ..self.terms }, ..self.clone() }
+    }
+
+    fn anew(&self) -> Self {
+        let options = self.terms.options.anew();
         Self { terms: Terms { options, ..self.terms }, ..self.clone() }
     }
 }
@@ -333,7 +350,7 @@ impl<O: Reopen> Seek<O::Handle> for NodeSeek<O> {
 
     /// Nothing is lost, so that no event says so: what is found is told like the first publisher.
     fn begin_anew(&mut self) {
-        self.seek(self.opening.resuming(None), None);
+        self.seek(self.opening.anew(), None);
     }
 
     fn is_suspected(&self) -> bool {
@@ -376,7 +393,7 @@ impl<O: Reopen> Wanted<O> {
         loop {
             let is_first = !self.has_begun.load(Ordering::Acquire);
             if self.lost.is_none() && !is_first {
-                self.opening = self.opening.resuming(None);
+                self.opening = self.opening.anew();
             }
             let opened = self.opening.open(node)?;
             // Otherwise another one was opened meanwhile.

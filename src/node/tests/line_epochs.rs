@@ -1,8 +1,8 @@
 //! Lines whose epochs or beginnings differ.
 
 use super::*;
-use crate::id::Epoch;
-use crate::publisher::{LogPublisher, StatePublisher, TablePublisher};
+use crate::id::{Epoch, SlowPolicy};
+use crate::publisher::{Gating, LogPublisher, StatePublisher, TablePublisher};
 use crate::subscriber::{Arbitrated, Lines, LogSubscriber, StateSubscriber, Subscribed, TableSubscriber};
 
 const LITTLE: Duration = Duration::from_millis(20);
@@ -41,6 +41,21 @@ where
                 return lines.receive_timeout(TIMEOUT).unwrap().expect("a value in time").value;
             }
             other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Whether a line has another epoch is not what a test is about.
+fn out_of_step<V>(error: ReceiveError) -> Result<Option<V>, ReceiveError> {
+    if matches!(error, ReceiveError::OutOfStep { .. }) { Ok(None) } else { Err(error) }
+}
+
+/// The next value, while another line may be out of step.
+fn in_step(lines: &mut Lines<LogSubscriber<u64>>) -> Option<u64> {
+    loop {
+        match lines.receive_timeout(TIMEOUT) {
+            Err(ReceiveError::OutOfStep { .. }) => {}
+            received => return received.unwrap().map(|sample| sample.value),
         }
     }
 }
@@ -125,19 +140,116 @@ fn records_before_where_a_line_was_opened_are_not_missing() {
     let dir = tempfile::tempdir().unwrap();
     let nodes = [node(&dir, "a"), node(&dir, "b")];
     let subscribing = anonymous(&dir);
-    for delivery in BOTH {
+    for (delivery, is_lost_meanwhile) in
+        BOTH.into_iter().flat_map(|delivery| [(delivery, false), (delivery, true)])
+    {
         let (mut one, mut other) = (log(&nodes[0], 1), log(&nodes[1], 2));
         publish(&mut other, 3);
         let mut lines = lines(&subscribing, delivery);
         publish(&mut one, 1);
-        let mut first = lines.receive_timeout(TIMEOUT);
-        while matches!(first, Err(ReceiveError::OutOfStep { .. })) {
-            first = lines.receive_timeout(TIMEOUT);
+        assert_eq!(in_step(&mut lines), Some(1));
+        if is_lost_meanwhile {
+            drop(other);
+            other = nodes[1].log_publisher("t").epoch(epoch(2)).after(Sequence::new(3)).open().unwrap();
+            wait_until("the publisher that continues", || {
+                assert_eq!(lines.try_receive().or_else(out_of_step).unwrap(), None);
+                lines.report()[1].is_attached && lines.report()[1].outages == 1
+            });
         }
-        assert_eq!(first.unwrap().map(|sample| sample.value), Some(1));
         drop(one);
         publish(&mut other, 4);
         assert_eq!(restarted(&mut lines, 2), 4);
+        assert_eq!(lines.missing(), 0);
+    }
+}
+
+/// The line that brings them was in the earlier epoch when the other one was opened.
+#[test]
+fn records_before_where_another_line_was_opened_are_received() {
+    let dir = tempfile::tempdir().unwrap();
+    let nodes = [node(&dir, "a"), node(&dir, "b")];
+    let subscribing = anonymous(&dir);
+    for delivery in BOTH {
+        let (mut one, mut other) = (log(&nodes[0], 1), log(&nodes[1], 2));
+        publish(&mut other, 3);
+        let builder = subscribing.log_subscriber("shm:a/t").timeout(TIMEOUT).delivery(delivery);
+        // It waits for the line that is sought.
+        let mut lines: Lines<LogSubscriber<u64>> =
+            builder.lines(["shm:b/t"]).gap_timeout(TIMEOUT).open().unwrap();
+        publish(&mut one, 1);
+        assert_eq!(in_step(&mut lines), Some(1));
+        drop(one);
+        let mut one = log(&nodes[0], 2);
+        publish(&mut one, 3);
+        publish(&mut other, 4);
+        assert_eq!(restarted(&mut lines, 2), 1);
+        for number in 2..=4 {
+            assert_eq!(lines.receive_timeout(TIMEOUT).unwrap().map(|sample| sample.value), Some(number));
+        }
+        assert_eq!(lines.missing(), 0);
+    }
+}
+
+/// The sequence at which the lines begin is one of the epoch that they begin with.
+#[test]
+fn next_epoch_of_lines_that_begin_at_a_sequence_begins_with_its_first_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let nodes = [node(&dir, "a"), node(&dir, "b")];
+    let subscribing = anonymous(&dir);
+    for delivery in BOTH {
+        let mut one = log(&nodes[0], 1);
+        publish(&mut one, 1000);
+        let builder = subscribing.log_subscriber("shm:a/t").timeout(TIMEOUT).delivery(delivery);
+        let mut lines: Lines<LogSubscriber<u64>> =
+            builder.at(Sequence::new(1000)).lines(["shm:b/t"]).gap_timeout(LITTLE).open().unwrap();
+        assert_eq!(in_step(&mut lines), Some(1000));
+        let mut other = log(&nodes[1], 2);
+        publish(&mut other, 3);
+        wait_until("the other line", || {
+            assert_eq!(lines.try_receive().or_else(out_of_step).unwrap(), None);
+            lines.report()[1].is_attached
+        });
+        drop(one);
+        assert_eq!(restarted(&mut lines, 2), 1);
+        (2..=3).for_each(|number| assert_eq!(in_step(&mut lines), Some(number)));
+        // Back to the first epoch, all of which the program has discarded.
+        let mut one = log(&nodes[0], 1);
+        publish(&mut one, 2);
+        drop(other);
+        assert_eq!(restarted(&mut lines, 1), 1);
+        assert_eq!(lines.missing(), 0);
+    }
+}
+
+/// It attaches again: nobody reads it.
+#[test]
+fn line_out_of_step_that_is_overtaken_is_no_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let nodes = [node(&dir, "a"), node(&dir, "b")];
+    let subscribing = anonymous(&dir);
+    for delivery in BOTH {
+        let open = |node: &Node, number| -> LogPublisher<u64> {
+            let builder = node.log_publisher("t").capacity(4096).gating(Gating::new());
+            builder.epoch(epoch(number)).open().unwrap()
+        };
+        let (mut one, mut other) = (open(&nodes[0], 1), open(&nodes[1], 2));
+        let builder = subscribing.log_subscriber("shm:a/t").timeout(TIMEOUT).delivery(delivery);
+        let builder = builder.slow(SlowPolicy::Disconnect);
+        let mut lines: Lines<LogSubscriber<u64>> =
+            builder.lines(["shm:b/t"]).gap_timeout(LITTLE).open().unwrap();
+        publish(&mut one, 1);
+        assert_eq!(in_step(&mut lines), Some(1));
+        for round in 1..=3 {
+            publish(&mut other, 3000 * round);
+            let mut was_overtaken = false;
+            wait_until("the line to attach again", || {
+                assert_eq!(lines.try_receive().or_else(out_of_step).unwrap(), None);
+                was_overtaken |= !lines.report()[1].is_attached;
+                was_overtaken && lines.report()[1].is_attached
+            });
+        }
+        publish(&mut one, 2);
+        assert_eq!(in_step(&mut lines), Some(2));
     }
 }
 

@@ -54,6 +54,8 @@ pub(super) struct Line<S: LineSource + Renewable> {
     pub(super) held: Option<Held<S::Item>>,
     /// It was attached at the last poll.
     was_attached: bool,
+    /// The epoch in which it was opened, and the record after which; `None` once it has attached to another one.
+    opened: Option<(Epoch, Sequence)>,
     /// How often it has attached since it was opened.
     pub(super) attachments: u64,
     /// An epoch that was reported to be another one.
@@ -100,10 +102,11 @@ pub(super) struct KeyChange {
 impl<S: LineSource + Renewable> Line<S> {
     pub(super) fn new(persistent: Persistent<S>) -> Self {
         let was_attached = persistent.is_attached();
-        Self {
+        let mut line = Self {
             persistent,
             held: None,
             was_attached,
+            opened: None,
             attachments: 0,
             reported: None,
             differs_since_ns: None,
@@ -116,7 +119,15 @@ impl<S: LineSource + Renewable> Line<S> {
             first: 0,
             duplicates: 0,
             lost: 0,
-        }
+        };
+        let position = line.position().filter(|_| was_attached);
+        line.opened = position.map(|position| (position.epoch, position.last));
+        line
+    }
+
+    /// The record after which it was opened in this epoch; `None` if it has all that its publishers have of it.
+    pub(super) fn opened_after(&self, epoch: Epoch) -> Option<Sequence> {
+        self.opened.filter(|(opened, _)| *opened == epoch).map(|(_, last)| last)
     }
 
     /// What it has brought, of its present or last publisher.
@@ -148,7 +159,7 @@ impl<S: LineSource + Renewable> Line<S> {
 
     /// Attaches anew, to bring all values of its epoch again.
     pub(super) fn start_over(&mut self) {
-        (self.discarded, self.was_attached) = (None, false);
+        (self.discarded, self.was_attached, self.opened) = (None, false, None);
         self.persistent.start_over();
     }
 
@@ -185,6 +196,8 @@ impl<S: LineSource + Renewable> Line<S> {
         self.was_attached = self.persistent.seek_now()?;
         if self.was_attached {
             self.attachments += 1;
+            let epoch = self.identity().map(|(epoch, _)| epoch);
+            self.opened = self.opened.filter(|(opened, _)| Some(*opened) == epoch);
             self.joined = arbiter.as_ref().map_or(Sequence::NONE, |arbiter| arbiter.last());
             (self.overdue, self.is_absent) = (None, false);
             arbiter.into_iter().for_each(|arbiter| arbiter.join(index));

@@ -56,6 +56,8 @@ pub(crate) struct LineSet<S: LineSource + Renewable> {
     has_removed: bool,
     /// A line may have more.
     has_more: bool,
+    /// While nothing of the epoch was received: the lines were opened in it after this record, and earlier ones are not missing.
+    unasked: Sequence,
     /// Since when values are missing that a line may still bring, ns of the clock.
     gap_since_ns: Option<u64>,
     gap_timeout_ns: u64,
@@ -81,6 +83,7 @@ impl<S: LineSource + Renewable> LineSet<S> {
             brought: None,
             has_removed: false,
             has_more: false,
+            unasked: Sequence::NONE,
             gap_since_ns: None,
             gap_timeout_ns: saturate(settings.gap_timeout),
             spin_ns: settings.idle.spin_ns(),
@@ -101,15 +104,17 @@ impl<S: LineSource + Renewable> LineSet<S> {
         }
         let arbiter = self.arbiter.as_mut()?;
         let before = self.identity.map(|(epoch, _)| epoch).filter(|before| *before != identity.0);
-        // All records of the next epoch are received or reported, whoever has published them, except before where a line was opened in it.
-        let is_next = before.is_some() && arbiter.wants_each();
         let same = self.lines.iter().filter(|line| line.identity() == Some(identity));
-        let starts = same.filter_map(|line| match is_next && line.attachments > 0 {
-            true => Some(Sequence::NONE),
-            false => Some(line.position()?.last),
-        });
-        let last = if is_ahead { starts.max() } else { starts.min() };
-        let last = last.unwrap_or_default();
+        // All records of the next epoch are received or reported, whoever has published them.
+        let (last, unasked) = if before.is_some() && arbiter.wants_each() {
+            let opened = same.map(|line| line.opened_after(identity.0).unwrap_or_default());
+            (Sequence::NONE, opened.min().unwrap_or_default())
+        } else {
+            let starts = same.filter_map(|line| Some(line.position()?.last));
+            let last = if is_ahead { starts.max() } else { starts.min() };
+            (last.unwrap_or_default(), Sequence::NONE)
+        };
+        self.unasked = unasked;
         arbiter.begin(last, self.lines.len());
         self.identity = Some(identity);
         (self.brought, self.gap_since_ns) = (None, None);
@@ -201,7 +206,11 @@ impl<S: LineSource + Renewable> LineSet<S> {
                 };
                 if line.identity() != self.identity {
                     // The next publisher may have the epoch that is received.
-                    line.ask(|subscriber| subscriber.check_end().map(|()| None::<()>))?;
+                    match line.ask(|subscriber| subscriber.check_end().map(|()| None::<()>)) {
+                        // Nobody reads it: it attaches again.
+                        Ok(_) | Err(ReceiveError::Overtaken { .. }) => {}
+                        Err(error) => return Err(error),
+                    }
                     return self.note_difference(index).map(|()| None);
                 }
                 line.note_step();
@@ -290,14 +299,20 @@ impl<S: LineSource + Renewable> LineSet<S> {
         self.miss_until(reached)
     }
 
-    /// Reports the records up to this one missing, if any were not received.
+    /// Reports the records up to this one missing, if any were not received that were asked for.
     fn miss_until(&mut self, last: Sequence) -> Result<(), ReceiveError> {
         let Some(arbiter) = self.arbiter.as_mut().filter(|arbiter| arbiter.last() < last) else {
             return Ok(());
         };
-        let (first_lost, count) = (arbiter.last().next(), last.get() - arbiter.last().get());
+        let before = if arbiter.last() == Sequence::NONE { self.unasked } else { arbiter.last() };
         arbiter.skip_to(last);
         self.gap_since_ns = None;
+        // What comes next may be held already.
+        self.has_more = true;
+        let (first_lost, count) = (before.next(), last.get().saturating_sub(before.get()));
+        if count == 0 {
+            return Ok(());
+        }
         self.missing = self.missing.saturating_add(count);
         Err(ReceiveError::Missing { first_lost, count })
     }

@@ -47,7 +47,9 @@ pub(crate) use source::LineSource;
 /// - *Log.* The records of all lines, in order. A record that is missing on one line, because it was overwritten or is damaged, is
 ///   received from another one. If another line is behind, or is sought, the subscriber waits for it, by default for
 ///   [`limits::LINE_GAP_NS`](crate::limits::LINE_GAP_NS). Only then are records lost: [`ReceiveError::Missing`] reports them once.
-///   Lost records that no other follows wait for a line that is sought until another epoch begins.
+///   Lost records that no other follows wait for a line that is sought until another epoch begins. Of that epoch all records are
+///   received or reported, from sequence 1 on; those from before its lines were opened in it are received if a line brings them, and
+///   not reported.
 /// - *State.* Each value that is newer than the last one.
 /// - *Table.* Each change of a key that is newer than what was received of the key. If a key was removed while the line was away that
 ///   had brought it, the first other line to show that reports the removal, with the number and the time of the commit that it has

@@ -39,7 +39,8 @@ impl ProgressReport {
         self.policy == SlowPolicy::Block
     }
 
-    /// Whether the subscriber is disconnected before it would lose these records. Those that were gone before it attached it just lost.
+    /// Whether the subscriber is disconnected before it would lose these records. Records that were gone before it attached do not count,
+    /// and are noted as reported.
     pub(super) fn disconnects(&mut self, lost: &Lost) -> bool {
         let [before, newest] = &mut self.missed;
         let was_gone = lost.first == before.next() && lost.first <= *newest;

@@ -30,12 +30,11 @@ pub(super) fn earlier(
     mut take: impl FnMut(Earlier<'_>) -> Result<(), Failure>,
 ) -> Result<Option<Arrival<Value>>, Failure> {
     let mut idle = Deadline::after(ANSWER_TIMEOUT);
-    while arrivals.last() < *newest || arrivals.has_pending_damage() {
+    // What is still expected from another line comes, or is reported, later of what follows.
+    while arrivals.last() < *newest || (!arguments.follow && arrivals.has_pending_damage()) {
         match arrivals.next(keep)? {
             Arrival::Value(value, _) => take(Earlier::Value(value))?,
             Arrival::Lost(_, lost) => take(Earlier::Lost(lost))?,
-            // What is still expected from another line comes, or is reported, later.
-            Arrival::Nothing if idle.is_over() && arguments.follow && arrivals.last() >= *newest => break,
             Arrival::Nothing if idle.is_over() => {
                 let target = &arguments.target;
                 let sentence = format!("{target} cannot be read: it may be damaged");

@@ -189,8 +189,8 @@ fn table_is_not_complete_before_a_refused_entry_is_received() {
     assert!(reader.poll(&copy).is_err());
     snapshot(&mut reader, &world.region);
     assert_eq!(reader.suspect_count(), 0);
-    let mut received = Vec::new();
-    loop {
+    let mut received: Vec<Vec<u8>> = Vec::new();
+    for _ in 0..100 {
         match reader.poll(&world.region).unwrap() {
             Some(taken) => {
                 let key_len = reader.changed().key_len;

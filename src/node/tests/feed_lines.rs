@@ -51,6 +51,50 @@ fn news_of_another_line_does_not_cut_an_event_in_two() {
     }
 }
 
+/// Values stand for the records from before where the line was opened, also if its connection was lost meanwhile.
+#[test]
+fn next_epoch_of_a_line_that_was_opened_in_it_begins_with_its_values() {
+    for is_lost_meanwhile in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let nodes = [node(&dir, "a"), node(&dir, "b")];
+        let (mut one, mut other) = (feed(&nodes[0], 1), feed(&nodes[1], 2));
+        publish(&mut other, 0..3);
+        let mut lines = lines(&anonymous(&dir), ["shm:b/f"]);
+        publish(&mut one, 0..1);
+        wait_until("a record of the first line", || {
+            lines.try_update().or_else(out_of_step).unwrap().is_some()
+        });
+        if is_lost_meanwhile {
+            drop(other);
+            other = feed(&nodes[1], 2);
+            publish(&mut other, 0..3);
+            wait_until("the publisher that publishes again", || {
+                assert!(lines.try_update().or_else(out_of_step).unwrap().is_none());
+                lines.report()[1].is_attached && lines.report()[1].outages == 1
+            });
+        }
+        drop(one);
+        publish(&mut other, 7..8);
+        let (mut keys, mut epochs) = (std::collections::BTreeSet::new(), 0);
+        wait_until("all keys", || {
+            match lines.try_update() {
+                Err(ReceiveError::OutOfStep { .. }) | Ok(None) => {}
+                Err(ReceiveError::Restarted { .. }) => epochs += 1,
+                Ok(Some(FeedUpdate::Value(value))) => _ = keys.insert(value.key),
+                Ok(Some(FeedUpdate::Record(record))) => _ = keys.insert(record.key),
+                Err(error) => panic!("{error}"),
+            }
+            keys.len() == 4
+        });
+        assert_eq!((epochs, lines.missing()), (1, 0));
+    }
+}
+
+/// Whether a line has another epoch is not what a test is about.
+fn out_of_step<V>(error: ReceiveError) -> Result<Option<V>, ReceiveError> {
+    if matches!(error, ReceiveError::OutOfStep { .. }) { Ok(None) } else { Err(error) }
+}
+
 /// A value that publishers may set to 0, and one that may not be 0.
 mod values {
     use serde::{Deserialize, Serialize};

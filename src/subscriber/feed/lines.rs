@@ -491,6 +491,8 @@ where
 {
     type Item = FeedRecord<K, R>;
 
+    const VALUES_COME_FIRST: bool = true;
+
     fn arbiter(&self) -> Box<dyn Arbiter> {
         self.log.arbiter()
     }

@@ -108,7 +108,8 @@ impl<S: LineSource + Renewable> LineSet<S> {
         // All records of the next epoch are received or reported, whoever has published them.
         let (last, unasked) = if before.is_some() && arbiter.wants_each() {
             let opened = same.map(|line| line.opened_after(identity.0).unwrap_or_default());
-            (Sequence::NONE, opened.min().unwrap_or_default())
+            let opened = opened.min().unwrap_or_default();
+            if S::VALUES_COME_FIRST { (opened, Sequence::NONE) } else { (Sequence::NONE, opened) }
         } else {
             let starts = same.filter_map(|line| Some(line.position()?.last));
             let last = if is_ahead { starts.max() } else { starts.min() };

@@ -10,6 +10,9 @@ pub(crate) trait LineSource: RenewableHandle {
     /// What it receives.
     type Item;
 
+    /// It begins with values that stand for all records before them.
+    const VALUES_COME_FIRST: bool = false;
+
     /// Creates the arbiter of lines of its kind.
     fn arbiter(&self) -> Box<dyn Arbiter>;
 

@@ -75,7 +75,8 @@ where
         let deadline = terms.deadline.take();
         let targets = checked(std::iter::once(place).chain(others))?;
         let begins_ahead = terms.options.begins_with_newest();
-        let settings = LineSettings { begins_ahead, gap_timeout, idle: terms.idle };
+        let begins_at = terms.options.begins_at();
+        let settings = LineSettings { begins_ahead, begins_at, gap_timeout, idle: terms.idle };
         let opening = |target| TopicReopening::<S> { target, terms, samples: samples.clone() };
         let lines = targets.into_iter().map(opening).collect();
         Ok((node, LinesOpening { lines, settings, deadline }))
@@ -172,7 +173,8 @@ where
     ) -> Result<(&'a Node, LinesOpening<FeedLineReopening<K, R, V>>), SubscriberError> {
         let Self { builder, others, gap_timeout } = self;
         let deadline = builder.deadline_set();
-        let settings = LineSettings { begins_ahead: true, gap_timeout, idle: builder.idle_set() };
+        let settings =
+            LineSettings { begins_ahead: true, begins_at: None, gap_timeout, idle: builder.idle_set() };
         let (node, first) = builder.opening()?;
         if first.is_conflated() {
             return Err(SubscriberError::Conflated);

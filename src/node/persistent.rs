@@ -13,7 +13,7 @@ use crate::chain::ErrorChain;
 use crate::clock::Clock;
 use crate::event::Event;
 use crate::fabric::{FabricError, KeyedWaker, Target};
-use crate::id::{Epoch, Incarnation};
+use crate::id::{Epoch, Incarnation, Sequence};
 use crate::limits;
 use crate::repository::log::LogStart;
 use crate::subscriber::{
@@ -45,6 +45,11 @@ pub(super) trait ResumingOptions {
     /// Returns the options to receive all that a publisher has of its epoch.
     fn anew(self) -> Self;
 
+    /// Returns the record that they name.
+    fn begins_at(&self) -> Option<Sequence> {
+        None
+    }
+
     /// Returns whether they ask for values that are published later.
     fn begins_with_newest(&self) -> bool {
         false
@@ -68,7 +73,12 @@ impl ResumingOptions for LogStart {
     }
 
     fn anew(self) -> Self {
-        Self::First
+        // What was overwritten before is not reported.
+        if self == Self::Earliest { self } else { Self::First }
+    }
+
+    fn begins_at(&self) -> Option<Sequence> {
+        if let Self::At(sequence) = self { Some(*sequence) } else { None }
     }
 
     fn begins_with_newest(&self) -> bool {

@@ -532,6 +532,7 @@ mod numbering;
 mod persistent;
 mod persistent_feeds;
 mod rested;
+mod returning_lines;
 mod slow;
 mod table;
 mod table_lines;

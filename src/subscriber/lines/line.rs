@@ -64,6 +64,8 @@ pub(super) struct Line<S: LineSource + Renewable> {
     pub(super) differs_since_ns: Option<u64>,
     /// Its epoch, when the lines went over to another one: what it had brought does not count any more.
     discarded: Option<Epoch>,
+    /// It is sought to bring all of its epoch again.
+    is_sought_anew: bool,
     /// How far it was when others waited for it in vain.
     overdue: Option<Sequence>,
     /// Others have waited in vain for a publisher of their epoch to be found.
@@ -111,6 +113,7 @@ impl<S: LineSource + Renewable> Line<S> {
             reported: None,
             differs_since_ns: None,
             discarded: None,
+            is_sought_anew: false,
             overdue: None,
             is_absent: false,
             joined: Sequence::NONE,
@@ -144,7 +147,7 @@ impl<S: LineSource + Renewable> Line<S> {
     /// Begins with the lines after this value. `before` is the epoch that they leave.
     pub(super) fn begin(&mut self, last: Sequence, before: Option<Epoch>) {
         if before.is_some() && self.position().map(|position| position.epoch) == before {
-            self.discarded = before;
+            (self.discarded, self.opened) = (before, None);
         }
         (self.held, self.overdue, self.is_absent) = (None, None, false);
         (self.lag_ns, self.joined, self.given_up) = (None, last, Sequence::NONE);
@@ -159,13 +162,18 @@ impl<S: LineSource + Renewable> Line<S> {
 
     /// Attaches anew, to bring all values of its epoch again.
     pub(super) fn start_over(&mut self) {
-        (self.discarded, self.was_attached, self.opened) = (None, false, None);
+        (self.discarded, self.was_attached, self.opened, self.is_sought_anew) = (None, false, None, true);
         self.persistent.start_over();
+    }
+
+    /// Whether it brings all of its epoch again, once it is attached.
+    pub(super) fn is_anew(&self) -> bool {
+        !self.persistent.is_attached() && (self.is_sought_anew || self.discarded.is_some())
     }
 
     /// Whether it may bring what comes before `next` of this topic, and has not been waited for in vain.
     pub(super) fn may_bring(&self, next: Sequence, identity: Option<(Epoch, Kind)>) -> bool {
-        if self.identity() != identity {
+        if self.identity() != identity || self.is_anew() {
             return !self.persistent.is_attached() && !self.is_absent;
         }
         let last = self.position().map(|position| position.last);
@@ -184,10 +192,11 @@ impl<S: LineSource + Renewable> Line<S> {
         (self.differs_since_ns, self.reported) = (None, None);
     }
 
-    /// Attaches to its publisher, if that was found. What was received until now it need not bring.
+    /// Attaches to its publisher, if that was found. What was received until now of the epoch of the lines it need not bring.
     pub(super) fn attach(
         &mut self,
         index: usize,
+        identity: Option<(Epoch, Kind)>,
         arbiter: Option<&mut (dyn Arbiter + 'static)>,
     ) -> Result<bool, ReceiveError> {
         if self.was_attached {
@@ -195,9 +204,16 @@ impl<S: LineSource + Renewable> Line<S> {
         }
         self.was_attached = self.persistent.seek_now()?;
         if self.was_attached {
-            self.attachments += 1;
+            self.is_sought_anew = false;
             let epoch = self.identity().map(|(epoch, _)| epoch);
             self.opened = self.opened.filter(|(opened, _)| Some(*opened) == epoch);
+            self.discarded = self.discarded.filter(|discarded| Some(*discarded) == epoch);
+            if self.is_stale() && self.identity() == identity {
+                // Another line has begun its epoch again.
+                self.start_over();
+                return Ok(false);
+            }
+            self.attachments += 1;
             self.joined = arbiter.as_ref().map_or(Sequence::NONE, |arbiter| arbiter.last());
             (self.overdue, self.is_absent) = (None, false);
             arbiter.into_iter().for_each(|arbiter| arbiter.join(index));

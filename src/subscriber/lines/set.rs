@@ -19,6 +19,8 @@ use crate::subscriber::{IdleStrategy, ReceiveError, Renewable, Sample};
 pub(crate) struct LineSettings {
     /// It begins after the last value of the line that is ahead, otherwise of the one behind.
     pub(crate) begins_ahead: bool,
+    /// The record with which a log begins, if the program has named one: one of the first epoch.
+    pub(crate) begins_at: Option<Sequence>,
     /// How long a missing record is awaited.
     pub(crate) gap_timeout: Duration,
     /// How a receive waits.
@@ -58,6 +60,7 @@ pub(crate) struct LineSet<S: LineSource + Renewable> {
     has_more: bool,
     /// While nothing of the epoch was received: the lines were opened in it after this record, and earlier ones are not missing.
     unasked: Sequence,
+    begins_at: Option<Sequence>,
     /// Since when values are missing that a line may still bring, ns of the clock.
     gap_since_ns: Option<u64>,
     gap_timeout_ns: u64,
@@ -84,6 +87,7 @@ impl<S: LineSource + Renewable> LineSet<S> {
             has_removed: false,
             has_more: false,
             unasked: Sequence::NONE,
+            begins_at: settings.begins_at,
             gap_since_ns: None,
             gap_timeout_ns: saturate(settings.gap_timeout),
             spin_ns: settings.idle.spin_ns(),
@@ -104,24 +108,33 @@ impl<S: LineSource + Renewable> LineSet<S> {
         }
         let arbiter = self.arbiter.as_mut()?;
         let before = self.identity.map(|(epoch, _)| epoch).filter(|before| *before != identity.0);
-        let same = self.lines.iter().filter(|line| line.identity() == Some(identity));
-        // All records of the next epoch are received or reported, whoever has published them.
-        let (last, unasked) = if before.is_some() && arbiter.wants_each() {
-            let opened = same.map(|line| line.opened_after(identity.0).unwrap_or_default());
-            let opened = opened.min().unwrap_or_default();
-            if S::VALUES_COME_FIRST { (opened, Sequence::NONE) } else { (Sequence::NONE, opened) }
-        } else {
+        let mut same = self.lines.iter().filter(|line| line.identity() == Some(identity));
+        let opened = |line: &Line<S>| line.opened_after(identity.0).unwrap_or_default();
+        self.unasked = Sequence::NONE;
+        let last = if before.is_none() || !arbiter.wants_each() {
             let starts = same.filter_map(|line| Some(line.position()?.last));
             let last = if is_ahead { starts.max() } else { starts.min() };
-            (last.unwrap_or_default(), Sequence::NONE)
+            // A line that was found later than another one begins with its first record.
+            let begins_at = self.begins_at.filter(|_| before.is_none());
+            last.unwrap_or_default().max(begins_at.unwrap_or_default().before())
+        } else if S::VALUES_COME_FIRST {
+            same.filter(|line| line.persistent.is_attached()).map(opened).max().unwrap_or_default()
+        } else {
+            // All records of the next epoch are received or reported, whoever has published them.
+            self.unasked = same.by_ref().map(opened).min().unwrap_or_default();
+            Sequence::NONE
         };
-        self.unasked = unasked;
         arbiter.begin(last, self.lines.len());
         self.identity = Some(identity);
         (self.brought, self.gap_since_ns) = (None, None);
         self.published.clear();
         self.damages.clear();
         self.lines.iter_mut().for_each(|line| line.begin(last, before));
+        if before.is_none() && self.begins_at.is_some() {
+            // Another epoch begins with its first record.
+            let mut others = self.lines.iter_mut().filter(|line| line.persistent.is_attached());
+            others.by_ref().filter(|line| line.identity() != Some(identity)).for_each(Line::start_over);
+        }
         Some(identity.0)
     }
 
@@ -175,9 +188,9 @@ impl<S: LineSource + Renewable> LineSet<S> {
 
     /// Attaches to publishers that were found, and receives nothing yet.
     pub(crate) fn seek(&mut self) -> Result<(), ReceiveError> {
-        let Self { lines, arbiter, .. } = self;
+        let Self { lines, arbiter, identity, .. } = self;
         for (index, line) in lines.iter_mut().enumerate() {
-            line.attach(index, arbiter.as_deref_mut())?;
+            line.attach(index, *identity, arbiter.as_deref_mut())?;
         }
         if self.identity.is_none() {
             self.begin(false);
@@ -188,6 +201,7 @@ impl<S: LineSource + Renewable> LineSet<S> {
     /// Polls a line.
     #[inline]
     fn poll(&mut self, index: usize) -> Result<Option<Sample<S::Item>>, ReceiveError> {
+        let identity = self.identity;
         let Some(line) = self.lines.get_mut(index) else { return Ok(None) };
         let held = match &mut self.arbiter {
             Some(arbiter) if line.held.is_some() => line.take_held(arbiter.as_mut()),
@@ -196,7 +210,7 @@ impl<S: LineSource + Renewable> LineSet<S> {
         let polled = match held {
             Some(polled) => polled,
             None => {
-                if !line.attach(index, self.arbiter.as_deref_mut())? {
+                if !line.attach(index, identity, self.arbiter.as_deref_mut())? {
                     return Ok(None);
                 }
                 if self.identity.is_none() {
@@ -206,13 +220,7 @@ impl<S: LineSource + Renewable> LineSet<S> {
                     return Ok(None);
                 };
                 if line.identity() != self.identity {
-                    // The next publisher may have the epoch that is received.
-                    match line.ask(|subscriber| subscriber.check_end().map(|()| None::<()>)) {
-                        // Nobody reads it: it attaches again.
-                        Ok(_) | Err(ReceiveError::Overtaken { .. }) => {}
-                        Err(error) => return Err(error),
-                    }
-                    return self.note_difference(index).map(|()| None);
+                    return self.pass_by(index).map(|()| None);
                 }
                 line.note_step();
                 let received = line.receive(index, (arbiter.as_mut(), &mut self.damages), &self.published);
@@ -234,6 +242,22 @@ impl<S: LineSource + Renewable> LineSet<S> {
             }
             Polled::Nothing => Ok(self.take_removed()),
         }
+    }
+
+    /// Looks at a line that is out of step.
+    #[cold]
+    fn pass_by(&mut self, index: usize) -> Result<(), ReceiveError> {
+        // If its publisher has ended, the next one may have the epoch that is received. Without a line of that, what this one has
+        // published is received first.
+        let is_left = self.is_attached();
+        if let Some(line) = self.lines.get_mut(index).filter(|_| is_left) {
+            match line.ask(|subscriber| subscriber.check_end().map(|()| None::<()>)) {
+                // Nobody reads it: it attaches again.
+                Ok(_) | Err(ReceiveError::Overtaken { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.note_difference(index)
     }
 
     /// Has all lines offer again what they have: a line that misread its publisher's memory may have shown keys to be gone that others
@@ -265,7 +289,7 @@ impl<S: LineSource + Renewable> LineSet<S> {
         let Some(next) = arbiter.last().get().checked_add(1).map(Sequence::new) else { return Ok(()) };
         let (mut reached, mut may_come, mut is_holding) = (None::<Sequence>, false, false);
         for line in &self.lines {
-            if line.identity() != self.identity && line.held.is_none() {
+            if (line.identity() != self.identity || line.is_anew()) && line.held.is_none() {
                 may_come |= line.may_bring(next, self.identity);
                 continue;
             }
@@ -291,7 +315,10 @@ impl<S: LineSource + Renewable> LineSet<S> {
         if may_come {
             let now_ns = self.clock.monotonic_ns();
             let since_ns = *self.gap_since_ns.get_or_insert(now_ns);
-            if now_ns.saturating_sub(since_ns) < self.gap_timeout_ns {
+            // What nobody asked for may come, but is not missing.
+            let is_asked = self.brought.is_some() || reached > self.unasked;
+            let timeout_ns = if is_asked { u64::MAX } else { limits::LINE_GAP_NS }.min(self.gap_timeout_ns);
+            if now_ns.saturating_sub(since_ns) < timeout_ns {
                 return Ok(());
             }
         }
@@ -305,7 +332,8 @@ impl<S: LineSource + Renewable> LineSet<S> {
         let Some(arbiter) = self.arbiter.as_mut().filter(|arbiter| arbiter.last() < last) else {
             return Ok(());
         };
-        let before = if arbiter.last() == Sequence::NONE { self.unasked } else { arbiter.last() };
+        let unasked = if self.brought.is_none() { self.unasked } else { Sequence::NONE };
+        let before = arbiter.last().max(unasked);
         arbiter.skip_to(last);
         self.gap_since_ns = None;
         // What comes next may be held already.

@@ -226,6 +226,7 @@ fn set() -> (LineSet<Scripted>, [Script; 2]) {
     let lines = scripts.iter().zip(["shm:a/t", "shm:b/t"]).map(persistent).collect();
     let settings = LineSettings {
         begins_ahead: false,
+        begins_at: None,
         gap_timeout: Duration::from_millis(100),
         idle: IdleStrategy::default(),
     };

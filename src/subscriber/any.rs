@@ -203,6 +203,10 @@ impl<T: Payload> RenewableHandle for AnySubscriber<T> {
         inside!(self, subscriber => subscriber.position())
     }
 
+    fn leave(&mut self) {
+        inside!(self, subscriber => subscriber.leave());
+    }
+
     fn renew(&mut self, next: Self, is_same_epoch: bool) {
         match (self, next) {
             (Self::State(subscriber), Self::State(next)) => subscriber.renew(*next, is_same_epoch),

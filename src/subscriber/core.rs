@@ -92,6 +92,12 @@ impl<R: Reader> Core<R> {
         next.subscription.join(None);
     }
 
+    /// Detaches once, with the final counts.
+    pub(super) fn leave(&mut self) {
+        let stats = self.stats();
+        self.subscription.leave(stats);
+    }
+
     /// Returns the next value, if there is one, in this form.
     #[inline]
     pub(super) fn try_receive<'a, V>(
@@ -500,8 +506,7 @@ impl<R: Reader> Core<R> {
 
 impl<R: Reader> Drop for Core<R> {
     fn drop(&mut self) {
-        let stats = self.stats();
-        self.subscription.leave(stats);
+        self.leave();
     }
 }
 

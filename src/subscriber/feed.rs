@@ -515,6 +515,13 @@ where
         Position { incarnation: self.table.incarnation(), epoch: self.epoch(), last }
     }
 
+    fn leave(&mut self) {
+        self.table.leave();
+        if let Reception::Records(it) = &mut self.reception {
+            it.log.leave();
+        }
+    }
+
     fn renew(&mut self, next: Self, is_same_epoch: bool) {
         let Self { table, reception, .. } = next;
         self.table.renew(table, is_same_epoch);

@@ -81,6 +81,9 @@ pub(crate) trait RenewableHandle: Sized {
     /// What it has received.
     fn position(&self) -> Position;
 
+    /// Leaves its publisher. What it has received stays known.
+    fn leave(&mut self);
+
     /// Continues with the next subscription of the same topic or feed.
     fn renew(&mut self, next: Self, is_same_epoch: bool);
 
@@ -310,6 +313,10 @@ impl<K: TopicKind, T: Payload> RenewableHandle for Subscriber<K, T> {
 
     fn position(&self) -> Position {
         Position { incarnation: self.incarnation(), epoch: self.epoch(), last: self.last() }
+    }
+
+    fn leave(&mut self) {
+        self.core.leave();
     }
 
     fn renew(&mut self, mut next: Self, is_same_epoch: bool) {

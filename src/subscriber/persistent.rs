@@ -254,6 +254,8 @@ impl<S: Renewable> Persistent<S> {
     pub(super) fn start_over(&mut self) {
         if self.is_attached {
             (self.is_attached, self.begins_anew) = (false, true);
+            // It may have the only place that the publisher has for subscribers for which it waits.
+            self.subscriber.iter_mut().for_each(S::leave);
             self.seek.begin_anew();
         }
     }

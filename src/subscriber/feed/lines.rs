@@ -544,6 +544,11 @@ where
         self.log.position()
     }
 
+    fn leave(&mut self) {
+        self.log.leave();
+        self.table.leave();
+    }
+
     fn renew(&mut self, next: Self, is_same_epoch: bool) {
         self.log.renew(next.log, is_same_epoch);
         self.table.renew(next.table, is_same_epoch);

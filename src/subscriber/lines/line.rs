@@ -163,7 +163,14 @@ impl<S: LineSource + Renewable> Line<S> {
     /// Attaches anew, to bring all values of its epoch again.
     pub(super) fn start_over(&mut self) {
         (self.discarded, self.was_attached, self.opened, self.is_sought_anew) = (None, false, None, true);
+        (self.overdue, self.is_absent) = (None, false);
         self.persistent.start_over();
+    }
+
+    /// Whether it is attached to a publisher whose topic has not ended.
+    pub(super) fn lives(&self) -> bool {
+        let subscriber = self.persistent.current().filter(|_| self.persistent.is_attached());
+        subscriber.is_some_and(|subscriber| subscriber.check_end().is_ok())
     }
 
     /// Whether it brings all of its epoch again, once it is attached.

@@ -249,7 +249,7 @@ impl<S: LineSource + Renewable> LineSet<S> {
     fn pass_by(&mut self, index: usize) -> Result<(), ReceiveError> {
         // If its publisher has ended, the next one may have the epoch that is received. Without a line of that, what this one has
         // published is received first.
-        let is_left = self.is_attached();
+        let is_left = self.lines.iter().any(|line| line.identity() == self.identity && line.lives());
         if let Some(line) = self.lines.get_mut(index).filter(|_| is_left) {
             match line.ask(|subscriber| subscriber.check_end().map(|()| None::<()>)) {
                 // Nobody reads it: it attaches again.
@@ -312,18 +312,20 @@ impl<S: LineSource + Renewable> LineSet<S> {
             self.gap_since_ns = None;
             return Ok(());
         }
+        // What nobody asked for may come, but is not missing.
+        let is_asked = self.brought.is_some() || reached > self.unasked;
         if may_come {
             let now_ns = self.clock.monotonic_ns();
             let since_ns = *self.gap_since_ns.get_or_insert(now_ns);
-            // What nobody asked for may come, but is not missing.
-            let is_asked = self.brought.is_some() || reached > self.unasked;
             let timeout_ns = if is_asked { u64::MAX } else { limits::LINE_GAP_NS }.min(self.gap_timeout_ns);
             if now_ns.saturating_sub(since_ns) < timeout_ns {
                 return Ok(());
             }
         }
         let identity = self.identity;
-        self.lines.iter_mut().filter(|line| line.may_bring(next, identity)).for_each(Line::note_overdue);
+        // What was asked for is awaited later all the same.
+        let overdue = self.lines.iter_mut().filter(|line| is_asked && line.may_bring(next, identity));
+        overdue.for_each(Line::note_overdue);
         self.miss_until(reached)
     }
 

@@ -133,6 +133,8 @@ impl RenewableHandle for Scripted {
         Position { last: self.reported.unwrap_or(self.position.last), ..self.position }
     }
 
+    fn leave(&mut self) {}
+
     fn renew(&mut self, next: Self, _: bool) {
         *self = next;
     }
@@ -199,7 +201,12 @@ impl LineSource for Scripted {
     }
 
     fn check_end(&self) -> Result<(), ReceiveError> {
-        Ok(())
+        let steps = self.steps.lock();
+        let end = steps.iter().find_map(|step| match step {
+            Step::Fails(ReceiveError::Ended { published }) => Some(*published),
+            _ => None,
+        });
+        end.map_or(Ok(()), |published| Err(ReceiveError::Ended { published }))
     }
 
     fn complete(&self) -> Sequence {
@@ -306,6 +313,25 @@ fn records_that_were_cut_off_are_missing_once_no_line_has_their_epoch() {
         other.find(3, 0);
         let error = next(&mut set).unwrap_err();
         assert!(matches!(error, ReceiveError::Restarted { last, .. } if last.get() == 2), "{error}");
+    }
+}
+
+/// It is looked at before the line of the present epoch shows that it has ended, too.
+#[test]
+fn next_epoch_that_has_ended_is_received_whichever_line_is_polled_first() {
+    for next_is_first in [false, true] {
+        let (mut set, [mut one, mut other]) = set();
+        let (next_line, line) = if next_is_first { (&mut one, &mut other) } else { (&mut other, &mut one) };
+        line.find(1, 0);
+        line.publish(1);
+        receive(&mut set, 1..=1);
+        next_line.find(2, 0);
+        next_line.publish(3);
+        next_line.end(3);
+        line.end(1);
+        let error = next(&mut set).unwrap_err();
+        assert!(matches!(error, ReceiveError::Restarted { last, .. } if last.get() == 1), "{error}");
+        receive(&mut set, 1..=3);
     }
 }
 

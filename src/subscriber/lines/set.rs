@@ -108,7 +108,7 @@ impl<S: LineSource + Renewable> LineSet<S> {
         }
         let arbiter = self.arbiter.as_mut()?;
         let before = self.identity.map(|(epoch, _)| epoch).filter(|before| *before != identity.0);
-        let mut same = self.lines.iter().filter(|line| line.identity() == Some(identity));
+        let same = self.lines.iter().filter(|line| line.identity() == Some(identity));
         let opened = |line: &Line<S>| line.opened_after(identity.0).unwrap_or_default();
         self.unasked = Sequence::NONE;
         let last = if before.is_none() || !arbiter.wants_each() {
@@ -121,7 +121,7 @@ impl<S: LineSource + Renewable> LineSet<S> {
             same.filter(|line| line.persistent.is_attached()).map(opened).max().unwrap_or_default()
         } else {
             // All records of the next epoch are received or reported, whoever has published them.
-            self.unasked = same.by_ref().map(opened).min().unwrap_or_default();
+            self.unasked = same.map(opened).min().unwrap_or_default();
             Sequence::NONE
         };
         arbiter.begin(last, self.lines.len());
@@ -132,8 +132,8 @@ impl<S: LineSource + Renewable> LineSet<S> {
         self.lines.iter_mut().for_each(|line| line.begin(last, before));
         if before.is_none() && self.begins_at.is_some() {
             // Another epoch begins with its first record.
-            let mut others = self.lines.iter_mut().filter(|line| line.persistent.is_attached());
-            others.by_ref().filter(|line| line.identity() != Some(identity)).for_each(Line::start_over);
+            let others = self.lines.iter_mut().filter(|line| line.persistent.is_attached());
+            others.filter(|line| line.identity() != Some(identity)).for_each(Line::start_over);
         }
         Some(identity.0)
     }
@@ -317,7 +317,7 @@ impl<S: LineSource + Renewable> LineSet<S> {
         if may_come {
             let now_ns = self.clock.monotonic_ns();
             let since_ns = *self.gap_since_ns.get_or_insert(now_ns);
-            let timeout_ns = if is_asked { u64::MAX } else { limits::LINE_GAP_NS }.min(self.gap_timeout_ns);
+            let timeout_ns = self.gap_timeout_ns.min(if is_asked { u64::MAX } else { limits::LINE_GAP_NS });
             if now_ns.saturating_sub(since_ns) < timeout_ns {
                 return Ok(());
             }

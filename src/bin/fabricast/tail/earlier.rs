@@ -30,7 +30,7 @@ pub(super) fn earlier(
     mut take: impl FnMut(Earlier<'_>) -> Result<(), Failure>,
 ) -> Result<Option<Arrival<Value>>, Failure> {
     let mut idle = Deadline::after(ANSWER_TIMEOUT);
-    // What is still expected from another line comes, or is reported, later of what follows.
+    // Where more follows, what is still expected from another line comes, or is reported, then.
     while arrivals.last() < *newest || (!arguments.follow && arrivals.has_pending_damage()) {
         match arrivals.next(keep)? {
             Arrival::Value(value, _) => take(Earlier::Value(value))?,

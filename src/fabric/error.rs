@@ -84,7 +84,9 @@ pub enum FabricError {
         max: usize,
     },
     /// The address did not answer in time.
-    #[error("{address} does not answer: check that its host is up and that no firewall drops the traffic")]
+    #[error(
+        "{address} does not answer: check that its host is up, that its program is not stopped, and that no firewall drops the traffic"
+    )]
     NoAnswer {
         /// The address that was dialled.
         address: Address,

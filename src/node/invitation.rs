@@ -138,6 +138,8 @@ impl std::fmt::Debug for Witness {
 
 #[derive(Debug, Default)]
 struct Progress {
+    /// The connection is not established yet.
+    is_connecting: bool,
     /// The subscriber's node has said hello.
     greeted: bool,
     stage: Stage,
@@ -202,10 +204,12 @@ impl Invitation {
             }
             Stage::Open | Stage::Over => {
                 let (address, topic) = (self.address.clone(), self.topic.clone());
-                let source = ControlError::Deadline { awaited: "hello" };
-                Some(Err(match progress.greeted {
-                    true => DialError::NotAccepted { address, topic },
-                    false => DialError::Session { address, source },
+                Some(Err(if progress.greeted {
+                    DialError::NotAccepted { address, topic }
+                } else if progress.is_connecting {
+                    DialError::Unreachable { topic, source: FabricError::NoAnswer { address } }
+                } else {
+                    DialError::Session { address, source: ControlError::Deadline { awaited: "hello" } }
                 }))
             }
         }
@@ -251,6 +255,11 @@ impl Pending {
     /// Whether the dialling thread no longer waits and the peer was not attached.
     pub(super) fn is_abandoned(&self) -> bool {
         matches!(self.0.progress.lock().stage, Stage::Over)
+    }
+
+    /// Whether the connection is still being established.
+    pub(super) fn set_connecting(&self, is_connecting: bool) {
+        self.0.progress.lock().is_connecting = is_connecting;
     }
 
     /// The peer has said hello.

@@ -1,5 +1,7 @@
 mod attached;
 mod attachment;
+mod connecting;
+mod dialled;
 mod ended;
 mod hanging;
 mod keys;
@@ -19,6 +21,7 @@ use parking_lot::Mutex;
 
 use self::attached::Attached;
 pub(super) use self::attached::{Answer, Request};
+use self::connecting::Connecting;
 use self::membership::ChannelMembership;
 use self::pulse::Pulse;
 use self::waking::WakeSockets;
@@ -97,6 +100,8 @@ struct LinkState {
     failure: Option<ControlError>,
     /// When the connection is dropped, ns: some time after the failure. 0 once that was done.
     hang_up_ns: Option<u64>,
+    /// What is still awaited of its connection.
+    connecting: Option<Connecting>,
     /// Why it could not begin.
     unreachable: Option<FabricError>,
     buffer: Vec<u8>,
@@ -152,21 +157,6 @@ pub(super) enum LinkError {
 }
 
 impl Link {
-    /// Begins a session over this connection with the node at this address. The hello is ready to be sent; the peer's must arrive
-    /// by `deadline_ns`.
-    pub(super) fn dialled(
-        core: &Arc<NodeCore>,
-        connection: Box<dyn Connection>,
-        address: &Address,
-        (timeout_ns, deadline_ns): (u64, u64),
-    ) -> Result<Self, LinkError> {
-        let greeting = core.greeting(connection.as_ref()).map_err(LinkError::Fabric)?;
-        let session = ClientSession::connect(core.clock.monotonic_ns(), greeting, timeout_ns);
-        let link = Self::new(core, connection, session, timeout_ns)?;
-        link.state.lock().session.expect_hello_until(deadline_ns);
-        Ok(Self { address: Some(address.clone()), ..link })
-    }
-
     /// Continues a session with a publisher's node that has dialled this one.
     pub(super) fn invited(
         core: &Arc<NodeCore>,
@@ -220,6 +210,7 @@ impl Link {
                 ending: false,
                 failure: None,
                 hang_up_ns: None,
+                connecting: None,
                 unreachable: None,
                 buffer: vec![0; limits::CONTROL_MESSAGE_LEN_MAX],
             }),
@@ -244,11 +235,6 @@ impl Link {
     /// The peer that dialled, as the fabric tells peers apart.
     pub(super) fn dialled_by(&self) -> Option<PeerId> {
         self.dialled_by
-    }
-
-    /// Waits for the peer's hello.
-    pub(super) fn greet(&self) -> Result<(), LinkError> {
-        self.wait_for("hello", |state| state.peer.is_some().then_some(Ok(())))
     }
 
     /// The identity of the peer.
@@ -401,9 +387,11 @@ impl LinkState {
                 break;
             }
         }
+        self.follow_connection(now_ns);
         if self.failure.is_none()
             && let Err(error) = self.session.on_time(now_ns)
         {
+            self.unreachable = self.connecting.take().map(Connecting::no_answer);
             self.fail(error);
         }
         if self.failure.is_none()

@@ -239,7 +239,7 @@ impl Node {
     }
 
     /// Lists the topics that the node at this address publishes. Blocks for a round trip; each page of the answer may take up to
-    /// [`limits::ANSWER_DEADLINE_NS`].
+    /// [`limits::ANSWER_DEADLINE_NS`], and connecting over RDMA up to 3 s besides.
     ///
     /// # Errors
     ///

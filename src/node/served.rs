@@ -123,6 +123,7 @@ impl Served {
         let (greeting, topic) = (core.greeting(connection.as_ref())?, invitation.topic().clone());
         let dialled_for = Some(DialledFor { topic: topic.clone(), is_granted: false });
         let session = ServerSession::inviting(deadline_ns, greeting, topic);
+        invitation.set_connecting(connection.capabilities().is_connecting);
         let served = Self::with(invitation.key(), connection, session);
         Ok(Self { invitation: Some(invitation), dialled_for, ..served })
     }

@@ -184,8 +184,9 @@ impl<'a, S: Subscribed, P> SubscriberBuilder<'a, S, P> {
         self
     }
 
-    /// Sets how long each answer of the publisher's node may take; by default [`limits::ANSWER_DEADLINE_NS`]. An existing session
-    /// keeps its own timeout. Resolving a host name in the target is not bound by it.
+    /// Sets how long each answer of the publisher's node may take; by default [`limits::ANSWER_DEADLINE_NS`]. Connecting over RDMA
+    /// may take as long besides, but 3 s at most. An existing session keeps its own timeout. Resolving a host name in the target is
+    /// not bound by it.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.terms.timeout = timeout;
         self

@@ -136,6 +136,12 @@ fn hung_or_dead_publisher_is_reported_over_rdma() {
     for watch in [&pull, &push] {
         assert!(watch.line().ends_with("\"two\""));
     }
+    // A new connection does not tell a program that is stopped from a host that is down.
+    publisher.signal(Signal::STOP);
+    let address = rdma(7503);
+    let parts = [address.as_str(), "check that its host is up, that its program is not stopped"];
+    place.run(&["list", &address]).assert_failure(3, &parts);
+    place.run(&["get", &target]).assert_failure(3, &parts);
     publisher.signal(Signal::KILL);
     for watch in [pull, push] {
         let ended = watch.end();

@@ -112,9 +112,13 @@ fn one(node: &Node, address: &Address) -> Result<NodeAnswer, Failure> {
     }
 }
 
-/// Asks the node at this address, twice if necessary.
+/// Asks the node at this address: one of this host twice if necessary.
 fn directory(node: &Node, address: &Address) -> Result<Directory, DirectoryError> {
-    twice(|timeout| node.directory_timeout(address, timeout))
+    match address.node() {
+        Some(_) => twice(|timeout| node.directory_timeout(address, timeout)),
+        // A lost packet of the connection is repeated later than a node of this host may take to answer.
+        None => node.directory(address),
+    }
 }
 
 /// Asks again after a timeout.

@@ -73,13 +73,17 @@ impl Link {
         mut found: impl FnMut(&mut LinkState) -> Option<Result<R, ControlError>>,
     ) -> Result<R, LinkError> {
         let core = &self.core;
-        let deadline_ns = core.clock.monotonic_ns().saturating_add(self.timeout_ns);
+        let mut deadline_ns = core.clock.monotonic_ns().saturating_add(self.timeout_ns);
         let _waiting = Waiting::begin(self);
         loop {
             let now_ns = core.clock.monotonic_ns();
             let is_held_back = {
                 let mut state = self.state.lock();
                 state.turn(now_ns);
+                if state.connecting.is_some() {
+                    // Connecting has a deadline of its own.
+                    deadline_ns = now_ns.saturating_add(self.timeout_ns);
+                }
                 let result = found(&mut state);
                 state.flush();
                 if let Some(result) = result {

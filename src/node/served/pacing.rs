@@ -46,6 +46,13 @@ impl Served {
     /// The deadline of the hello begins when the connection is established.
     pub(super) fn await_connection(&mut self, now_ns: u64) {
         let was_connecting = self.tenure.connecting_ns.take().is_some();
+        if let Some(invitation) = &self.invitation {
+            // Its deadline is that of the dialling thread.
+            let is_connecting = self.connection.capabilities().is_connecting;
+            invitation.set_connecting(is_connecting);
+            self.tenure.connecting_ns = is_connecting.then_some(now_ns);
+            return;
+        }
         if !self.session.awaits_hello() {
             return;
         }

@@ -84,6 +84,17 @@ impl Scripted {
         Self::new(Line { held_back_until_ns: Some(until_ns), ..Line::default() })
     }
 
+    /// A connection that is not established yet.
+    pub(in crate::node) fn connecting() -> Self {
+        let capabilities = Capabilities { is_connecting: true, ..Capabilities::default() };
+        Self::new(Line { capabilities, ..Line::default() })
+    }
+
+    /// Establishes the connection.
+    pub(in crate::node) fn establish(&self) {
+        self.0.lock().capabilities.is_connecting = false;
+    }
+
     /// A connection that accepts no messages, with this one to be received.
     pub(in crate::node) fn full(message: Vec<u8>) -> Self {
         let arriving = VecDeque::from([(message, None)]);

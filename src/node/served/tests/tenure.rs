@@ -1,6 +1,9 @@
 //! How long a session lasts in which nothing is attached, and how much its peer may ask for.
 
 use super::*;
+use crate::fabric::Address;
+use crate::node::DialError;
+use crate::node::invitation::{Invitation, Pending};
 use crate::node::serving::LandingShare;
 
 impl Setup {
@@ -83,6 +86,32 @@ fn connection_that_was_established_is_not_looked_at_any_more() {
     assert!(matches!(setup.turn(None)[..], [Ok(ClientEvent::Ready { .. })]));
     let due_ns = setup.served.due_ns(now_ns).unwrap();
     assert!(due_ns > now_ns + limits::HELLO_DEADLINE_NS, "{due_ns} {now_ns}");
+}
+
+/// Whether a process runs there is not known before.
+#[test]
+fn subscriber_is_silent_only_over_a_connection_that_is_established() {
+    let node = Setup::new().node;
+    let (core, address) = (node.core(), Address::shm(&"peer".parse().unwrap()));
+    for is_established in [false, true] {
+        let connection = Scripted::connecting();
+        let invitation = Invitation::new(&address, "topic".parse().unwrap(), core.keyed_waker()).unwrap();
+        let mut served =
+            Served::inviting(core, Box::new(connection.clone()), u64::MAX, Pending::new(&invitation))
+                .unwrap();
+        if is_established {
+            connection.establish();
+            served.turn(&mut Serving::new(core), core.clock.monotonic_ns());
+        }
+        let error = invitation.outcome(false).unwrap().unwrap_err();
+        match (is_established, &error) {
+            (true, DialError::Session { source: ControlError::Deadline { awaited: "hello" }, .. }) => {}
+            (false, DialError::Unreachable { source: FabricError::NoAnswer { address: found }, .. }) => {
+                assert_eq!(*found, address);
+            }
+            _ => panic!("{is_established}: {error:?}"),
+        }
+    }
 }
 
 /// It stays readable: if it were watched, the thread would spin.

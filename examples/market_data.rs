@@ -25,8 +25,8 @@ const NODE: &str = "market-data";
 const RATE: f64 = 5000.0;
 /// The pause between polls of a subscriber: at the default rate the table replaces most bars meanwhile, and counts them.
 const LOOK: Duration = Duration::from_millis(2);
-/// How long the subscribers may take to attach, and to end after the last bar.
-const TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the subscribers may take to attach, and to end after the last bar. A machine may be busy or emulated.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// One day of one stock. The names of the fields travel with the topic, so any program can show it.
 #[derive(Clone, Debug, Serialize, Deserialize)]

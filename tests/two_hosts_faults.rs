@@ -133,6 +133,7 @@ fn peers() -> usize {
 #[ignore = "needs another host: tools/soft-roce run2"]
 fn publisher_of_many_dead_subscribers() {
     raise_files();
+    let mut longest = Duration::ZERO;
     for round in 0..2 {
         let node = publishing_node();
         let mut publisher = node.state_publisher::<u64>(TOPIC).open().expect("a topic");
@@ -149,8 +150,10 @@ fn publisher_of_many_dead_subscribers() {
         let dropped = began.elapsed();
         println!("round {round}: the node was dropped within {dropped:?}");
         run("tc", "qdisc del dev eth0 root netem");
-        assert!(dropped < DROPPED, "TOO SLOW: {dropped:?}");
+        longest = longest.max(dropped);
     }
+    // Last, so that the other host need not wait for what this one has left out.
+    assert!(longest < DROPPED, "TOO SLOW: {longest:?}");
 }
 
 /// Host B: many nodes with a subscriber each.
@@ -332,7 +335,7 @@ fn subscribers_behind_a_bond_that_fails_over() {
         });
         newest
     };
-    let mut newest = receive_after([0; 2]);
+    let (mut newest, mut longest) = (receive_after([0; 2]), Duration::ZERO);
     for _ in 0..FAILOVERS {
         let active = of_bond("active_slave");
         let before = events.all().len();
@@ -346,7 +349,7 @@ fn subscribers_behind_a_bond_that_fails_over() {
         let delayed = began.elapsed();
         println!("{active} went down: the bond noticed it after {noticed:?}, values again after {delayed:?}");
         events.all().iter().skip(before).for_each(|event| println!("{event:?}"));
-        assert!(delayed < FAILED_OVER, "TOO SLOW: {delayed:?}");
+        longest = longest.max(delayed);
         run("ip", &format!("link set {active} up"));
         wait_until("the port to be up again", || {
             let state = std::fs::read_to_string(format!("/sys/class/net/{active}/bonding_slave/mii_status"));
@@ -356,4 +359,5 @@ fn subscribers_behind_a_bond_that_fails_over() {
     }
     // The other host sees this subscriber, and ends.
     await_end(&mut subscribe(&node, OVER, Delivery::Push));
+    assert!(longest < FAILED_OVER, "TOO SLOW: {longest:?}");
 }

@@ -87,8 +87,8 @@ fn plan(program: Program, size: u32) -> ProgramPlan {
 fn programs_that_answer() {
     let never = never();
     let listener = ProgramListener::open(&host("SELF")).expect("an address of a device");
-    // On a wire that loses packets the other host may dial again when its first request was answered too late.
-    let again_max = if loses_packets() { 2 } else { 0 };
+    // The other host dials again when its first request was answered too late.
+    let again_max = 2;
     for (plan, connect) in runs() {
         let mut again = again_max;
         let report = loop {
@@ -108,6 +108,7 @@ fn programs_that_answer() {
 #[ignore = "needs another host: tools/soft-roce run2"]
 fn programs_that_drive() {
     let (never, peer) = (never(), host("PEER"));
+    let mut late = Vec::new();
     for (plan, connect) in runs() {
         let report = run_program(&plan, (&peer, connect), WAIT, never.as_fd());
         let report = report.unwrap_or_else(|error| panic!("{plan:?} {connect:?}: {error}"));
@@ -116,6 +117,11 @@ fn programs_that_drive() {
         assert_eq!((client.wrong, agent.wrong), (0, 0), "{plan:?} {connect:?} {report:?}");
         assert_eq!(figures.iterations, ITERATIONS, "{plan:?} {connect:?} {report:?}");
         assert!(client.verified + agent.verified > 0 && client.whole + agent.whole > 0, "{report:?}");
-        assert_eq!(client.lost, 0, "{plan:?} {connect:?} {report:?}");
+        // Over an unreliable queue pair a block counts as lost if the other host stands still for a quarter of a second.
+        let is_late =
+            matches!(plan.program, Program::UcSend | Program::UcWrite | Program::UdSend) && client.lost > 0;
+        late.extend(is_late.then_some(plan.program));
+        assert!(is_late || client.lost == 0, "{plan:?} {connect:?} {report:?}");
     }
+    assert!(late.is_empty(), "TOO SLOW: {late:?} lost blocks");
 }

@@ -30,7 +30,8 @@ const DELIVERIES: [Delivery; 2] = [Delivery::Pull, Delivery::Push];
 const CAPACITY: usize = 16 * 1024;
 /// More than the rings of both hosts hold.
 const RECORDS: u64 = 3000;
-const LEASE: Duration = Duration::from_secs(1);
+/// Longer than an emulated machine stands still.
+const LEASE: Duration = Duration::from_secs(4);
 
 /// The address of this host, or of the other one.
 fn host(variable: &str) -> String {

@@ -31,7 +31,8 @@ const CAPACITY: usize = 16 * 1024;
 /// More than ten rings.
 const MANY: u64 = 5000;
 /// How long a publisher waits for a subscriber whose node does not run.
-const LEASE: Duration = Duration::from_secs(2);
+/// Longer than an emulated machine stands still.
+const LEASE: Duration = Duration::from_secs(4);
 
 /// The address of this host's RDMA device: by default that of a machine of tools/soft-roce.
 fn host() -> String {
@@ -199,7 +200,7 @@ fn stopped_subscriber_is_let_go_after_its_lease_and_both_sides_report_it() {
     for delivery in DELIVERIES {
         let dir = tempfile::tempdir().expect("a directory");
         let (node, events) = publishing(dir.path());
-        let mut publisher = gated(&node, Gating::new().timeout(PATIENCE).lease(Duration::from_secs(1)));
+        let mut publisher = gated(&node, Gating::new().timeout(PATIENCE).lease(LEASE));
         let target = target(&node);
         let [mut stopped, mut living] = ["a", "b"]
             .map(|name| Peer::ready("reader", dir.path(), &format!("{target} {name} {delivery} block")));

@@ -12,8 +12,8 @@ use crate::Outcome;
 use crate::book::{Book, MarketRecord};
 use crate::engine::{INSTRUMENTS, symbol};
 
-/// How long a subscriber may take to attach, and to end after the last message.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a subscriber may take to attach, and to end after the last message. A machine may be busy or emulated.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 /// How long it waits for the next update before it tries again.
 pub(crate) const WAIT: Duration = Duration::from_millis(100);
 

@@ -155,9 +155,11 @@ impl ClientSession {
         }
     }
 
-    /// Sets the deadline of the peer's hello only.
+    /// Sets the deadline of the peer's hello and of its proof only.
     pub(crate) fn expect_hello_until(&mut self, deadline_ns: u64) {
-        if let ClientState::AwaitHello { deadline_ns: until_ns } = &mut self.state {
+        if let ClientState::AwaitHello { deadline_ns: until_ns }
+        | ClientState::Proving { deadline_ns: until_ns } = &mut self.state
+        {
             *until_ns = deadline_ns;
         }
     }

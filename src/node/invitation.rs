@@ -310,6 +310,9 @@ impl Pending {
         let (address, topic) = (self.0.address.clone(), self.0.topic.clone());
         self.fail(match error.cloned() {
             None => DialError::Left { address, topic },
+            Some(ControlError::Deadline { .. }) if self.0.progress.lock().is_connecting => {
+                DialError::Unreachable { topic, source: FabricError::NoAnswer { address } }
+            }
             Some(ControlError::Refused { reason, text }) => {
                 DialError::Refused { address, topic, reason, text }
             }

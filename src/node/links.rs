@@ -63,7 +63,11 @@ impl Links {
         loop {
             let left_ns = deadline_ns.saturating_sub(clock.monotonic_ns());
             match self.dial_once(address, left_ns, timeout_ns) {
-                Err(LinkError::Session(ControlError::Disconnected)) if left > 0 => left -= 1,
+                Err(LinkError::Session(ControlError::Disconnected))
+                    if left > 0 && clock.monotonic_ns() < deadline_ns =>
+                {
+                    left -= 1;
+                }
                 outcome => return outcome,
             }
         }

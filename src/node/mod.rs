@@ -251,8 +251,8 @@ impl Node {
         self.directory_timeout(address, Duration::from_nanos(limits::ANSWER_DEADLINE_NS))
     }
 
-    /// Does the same as [`Self::directory`], with a timeout for each answer. An existing session with the node keeps its own
-    /// timeout.
+    /// Does the same as [`Self::directory`], with a timeout for each answer, and for connecting over RDMA, which takes 3 s at most. An
+    /// existing session with the node keeps its own timeout.
     ///
     /// # Errors
     ///

@@ -93,7 +93,7 @@ where
 {
     /// Attaches to the topic, like [`SubscriberBuilder::open`], or, if that is not possible at the moment, returns a subscriber that is
     /// sought in the background; [`Persistent::open_error`] has the reason. A log that does not exist yet, or that is found missing while
-    /// it is sought, is received from the first record of its publisher on.
+    /// it is sought, is received from the first record of its publisher on; so is one whose node does not answer a connection over RDMA.
     ///
     /// # Errors
     ///
@@ -427,7 +427,13 @@ impl<O: Reopen> Sought for Wanted<O> {
             }
             Err(error) if error.is_transient() => {
                 if error.is_absence() {
-                    search.lose(node.core(), self.opening.target(), u64::MAX);
+                    // Without an answer, only packets of the connection may be lost.
+                    let is_silent = matches!(
+                        error,
+                        SubscriberError::Unreachable { source: FabricError::NoAnswer { .. }, .. }
+                    );
+                    let now_ns = if is_silent { node.core().clock.monotonic_ns() } else { u64::MAX };
+                    search.lose(node.core(), self.opening.target(), now_ns);
                 }
                 if self.lost.is_none() && error.is_absence() {
                     // What it finds from now on did not exist when the subscriber was opened.

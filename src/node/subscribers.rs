@@ -96,7 +96,8 @@ impl Node {
         self.subscribers_timeout(target, Duration::from_nanos(limits::ANSWER_DEADLINE_NS))
     }
 
-    /// Does the same as [`Self::subscribers`], with a timeout for the answer. An existing session with the node keeps its own timeout.
+    /// Does the same as [`Self::subscribers`], with a timeout for the answer, and for connecting over RDMA, which takes 3 s at most. An
+    /// existing session with the node keeps its own timeout.
     ///
     /// # Errors
     ///

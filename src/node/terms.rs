@@ -185,7 +185,7 @@ impl<'a, S: Subscribed, P> SubscriberBuilder<'a, S, P> {
     }
 
     /// Sets how long each answer of the publisher's node may take; by default [`limits::ANSWER_DEADLINE_NS`]. Connecting over RDMA
-    /// may take as long besides, but 3 s at most. An existing session keeps its own timeout. Resolving a host name in the target is
+    /// may take up to this time more, 3 s at most. An existing session keeps its own timeout. Resolving a host name in the target is
     /// not bound by it.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.terms.timeout = timeout;

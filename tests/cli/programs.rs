@@ -103,7 +103,7 @@ pub(crate) mod machine {
     use serde_json::{Value, json};
 
     use super::MODES;
-    use crate::support::{Place, json as parsed, wait_until};
+    use crate::support::{Place, Running, json as parsed, wait_until};
 
     /// Modes over unreliable queue pairs, which librdmacm does not connect here.
     const UNRELIABLE: [&str; 3] = ["uc-send", "uc-write", "ud-send"];
@@ -114,18 +114,27 @@ pub(crate) mod machine {
         format!("rdma://{host}:{port}")
     }
 
-    /// Runs a program, and returns the line of each size. No block was wrong, and none was lost.
+    /// Runs a program, and returns the line of each size. No block was wrong, and none was lost; over an unreliable queue pair in one of
+    /// three runs: a process that had no processor for a quarter of a second counts as one that has lost a block.
     #[track_caller]
     pub(crate) fn measure(place: &Place, arguments: &[&str]) -> Vec<Value> {
-        let common = ["--json", "--cpus", "any"];
-        let ended = place.run(&[&["perf"], arguments, &common].concat());
-        let lines: Vec<Value> = ended.printed().lines().map(parsed).collect();
-        for line in &lines {
-            assert_eq!((&line["fabric"], &line["rejected"]), (&json!("verbs"), &json!(0)), "{line}");
-            assert_eq!(line["lost"], json!(0), "{line}");
-            assert!(line["verified"].as_u64() > Some(0) && line["whole"].as_u64() > Some(0), "{line}");
+        let common = ["--json", "--cpus", "any", "--wait", "60s"];
+        let is_unreliable = arguments.iter().any(|argument| UNRELIABLE.contains(argument));
+        let mut attempts = if is_unreliable { 3 } else { 1 };
+        loop {
+            let ended = place.run(&[&["perf"], arguments, &common].concat());
+            let lines: Vec<Value> = ended.printed().lines().map(parsed).collect();
+            for line in &lines {
+                assert_eq!((&line["fabric"], &line["rejected"]), (&json!("verbs"), &json!(0)), "{line}");
+                assert!(line["verified"].as_u64() > Some(0) && line["whole"].as_u64() > Some(0), "{line}");
+            }
+            let lost = lines.iter().find(|line| line["lost"] != json!(0));
+            attempts -= 1;
+            match lost {
+                None => return lines,
+                Some(line) => assert!(attempts > 0, "{line}"),
+            }
         }
-        lines
     }
 
     #[test]
@@ -318,22 +327,39 @@ pub(crate) mod machine {
         let answers =
             place.start(&["perf", "pull", "--serve", "--insecure", "--rdma", &node, "--cpus", "any"]);
         wait_until("the node", || answers.line().contains(&node));
-        for way in ["manager", "tcp"] {
-            let options = ["--wait", "1s", "--cpus", "any", "--rdma-connect", way];
-            let pull = place.run(&[&["perf", "pull", "--connect", &program], &options[..]].concat());
-            pull.assert_failure(3, &["not a node of this version"]);
-            let send = ["perf", "ping-pong", "--mode", "send", "--connect", &node];
-            place.run(&[&send, &options[..]].concat()).assert_failure(3, &["not a program of this version"]);
+        let pull = (["perf", "pull", "--connect", &program].to_vec(), "not a node of this version");
+        let send = ["perf", "ping-pong", "--mode", "send", "--connect", &node].to_vec();
+        for (arguments, sentence) in [pull, (send, "not a program of this version")] {
+            for way in ["manager", "tcp"] {
+                let options = ["--wait", "1s", "--cpus", "any", "--rdma-connect", way];
+                // A machine that is slow at the moment does not connect within a second.
+                wait_until(sentence, || {
+                    let ended = place.run(&[&arguments, &options[..]].concat());
+                    assert!(matches!(ended.code, Some(3 | 5)), "{ended:?}");
+                    let is_told = ended.error.contains(sentence);
+                    if is_told {
+                        ended.assert_failure(3, &[]);
+                    }
+                    is_told
+                });
+            }
         }
         measure(&place, &["ping-pong", "--mode", "send", "--connect", &program, "--iterations", "200"]);
     }
 
-    /// Whether a process, or one that it has started, has used its processor for longer than it takes to start: its program runs.
-    fn runs(process: u32) -> bool {
-        let children = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children"));
-        let children = children.unwrap_or_default();
-        let children = children.split_whitespace().filter_map(|child| child.parse().ok());
-        std::iter::once(process).chain(children).any(|process| centiseconds(process) > 150)
+    /// Waits until this client has connected, and it or a process that it has started has used its processor for a while since: its
+    /// program runs.
+    fn await_run(client: &Running) {
+        wait_until("the connection", || client.error_line().contains("connected"));
+        let process = client.process();
+        let used = || {
+            let children = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children"));
+            let children = children.unwrap_or_default();
+            let children = children.split_whitespace().filter_map(|child| child.parse().ok());
+            std::iter::once(process).chain(children).map(centiseconds).sum::<u64>()
+        };
+        let before = used();
+        wait_until("the run", || used() > before + 30);
     }
 
     fn centiseconds(process: u32) -> u64 {
@@ -356,8 +382,8 @@ pub(crate) mod machine {
         }
         // A client that dies does not end it.
         let options = ["--mode", "rdma-1", "--connect", &address, "--for", "60", "--cpus", "any"];
-        let client = place.start(&[&["perf", "ping-pong"], &options[..]].concat());
-        wait_until("the run", || runs(client.process()));
+        let client = place.start(&[&["-v", "perf", "ping-pong"], &options[..]].concat());
+        await_run(&client);
         client.signal(Signal::KILL);
         let told = agent.error_line();
         assert!(
@@ -382,8 +408,8 @@ pub(crate) mod machine {
             ("ping-pong", "send-event"),
         ];
         for (verb, mode) in modes.into_iter().chain([("blast", "write"), ("blast", "read")]) {
-            let client = place.start(&["perf", verb, "--mode", mode, "--for", "60", "--cpus", "any"]);
-            wait_until("the run", || runs(client.process()));
+            let client = place.start(&["-v", "perf", verb, "--mode", mode, "--for", "60", "--cpus", "any"]);
+            await_run(&client);
             client.signal(Signal::INT);
             client.end().assert_nothing(130);
         }

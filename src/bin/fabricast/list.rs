@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::failure::{Exit, Failure};
 use super::output::{json_line, printable, span, table};
-use super::setting::{Setting, address, is_absent, no_nodes};
+use super::setting::{ATTACH_TIMEOUT, Setting, address, is_absent, no_nodes};
 
 /// How long a node may take to answer before it is asked again.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
@@ -36,8 +36,8 @@ With --json each topic is one line {\"node\",\"topic\",\"kind\",\"type\",\"seque
 \"slowest_lag\"}; unavailable fields are null.
 
 Without ADDRESS the exit code is 0, or 7 if a local limit, such as open files, kept a node from
-being queried. With ADDRESS: 3 if no such node is found, 4 if it demands a key or does not admit
-this host or user, 5 if it is hung, 6 if it is gone.
+being queried. With ADDRESS: 3 if no such node is found, or it does not answer over RDMA, 4 if it
+demands a key or does not admit this host or user, 5 if it is hung, 6 if it is gone.
 
 Examples:
   fabricast list
@@ -116,8 +116,8 @@ fn one(node: &Node, address: &Address) -> Result<NodeAnswer, Failure> {
 fn directory(node: &Node, address: &Address) -> Result<Directory, DirectoryError> {
     match address.node() {
         Some(_) => twice(|timeout| node.directory_timeout(address, timeout)),
-        // A lost packet of the connection is repeated later than a node of this host may take to answer.
-        None => node.directory(address),
+        // A lost packet of the connection may be repeated only after a second.
+        None => node.directory_timeout(address, ATTACH_TIMEOUT),
     }
 }
 

@@ -65,8 +65,8 @@ reported while other lines bring values, too; the exit code is 5 only if all tha
 hung.
 
 The exit code is 0 after --count values, after --for if a value arrived, and at Ctrl-C; 1 when no
-value arrived within --for, or the next topic is of another kind; 5 when the publisher is hung at
-the start, or no value arrived within --for because it is. With --until-end it is 0 or 1 when the
+value arrived within --for, or the next topic is of another kind; 5 when a publisher of this host
+is hung at the start, or no value arrived within --for because it is. With --until-end it is 0 or 1 when the
 topic ends in good order after a value or without one; 3 when the topic does not exist; 6 when the
 publisher's process is gone.
 

@@ -79,8 +79,9 @@ impl Link {
             let now_ns = core.clock.monotonic_ns();
             let is_held_back = {
                 let mut state = self.state.lock();
+                let is_connecting = state.connecting.is_some();
                 state.turn(now_ns);
-                if state.connecting.is_some() {
+                if is_connecting {
                     // Connecting has a deadline of its own.
                     deadline_ns = now_ns.saturating_add(self.timeout_ns);
                 }

@@ -82,6 +82,7 @@ fn await_count(publisher: &mut StatePublisher<u64>, count: u64) {
 fn node_whose_peers_all_die() {
     raise_files();
     let dir = tempfile::tempdir().unwrap();
+    let mut late = Vec::new();
     for count in counts() {
         for is_noticed in [false, true] {
             let limits = PeerLimits {
@@ -106,9 +107,11 @@ fn node_whose_peers_all_die() {
             println!("dropped with {count} dead peers, noticed: {is_noticed}, within {took:?}");
             run("tc qdisc del dev eth0 root netem");
             let bound = DROPPED + DROPPED_EACH * u32::try_from(count).unwrap();
-            assert!(took < bound, "TOO SLOW: {took:?}");
+            late.extend((took >= bound).then_some(took));
         }
     }
+    // Last, so that the other host need not wait for what this one has left out.
+    assert!(late.is_empty(), "TOO SLOW: {late:?}");
 }
 
 /// A peer: every other one by push.

@@ -30,7 +30,7 @@ pub(super) fn earlier(
     mut take: impl FnMut(Earlier<'_>) -> Result<(), Failure>,
 ) -> Result<Option<Arrival<Value>>, Failure> {
     let mut idle = Deadline::after(ANSWER_TIMEOUT);
-    // Where more follows, what is still expected from another line comes, or is reported, then.
+    // With --follow, values still expected from another line come, or are reported, later.
     while arrivals.last() < *newest || (!arguments.follow && arrivals.has_pending_damage()) {
         match arrivals.next(keep)? {
             Arrival::Value(value, _) => take(Earlier::Value(value))?,

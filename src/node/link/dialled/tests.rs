@@ -1,3 +1,5 @@
+use std::os::fd::BorrowedFd;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use super::*;
@@ -8,6 +10,7 @@ use crate::node::Node;
 use crate::node::builder::assemble;
 use crate::node::event_log::TracingSink;
 use crate::node::served::tests::Scripted;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::testkit::fabric::{Network, Reach};
 
 /// How long an answer may take, ns.
@@ -84,4 +87,42 @@ fn wait_for_the_hello_begins_when_the_connection_is_established() {
     });
     let took_ns = SystemClock.monotonic_ns() - now_ns;
     assert!(Duration::from_nanos(took_ns) >= CONNECTING, "{took_ns} ns");
+}
+
+/// Stands still until someone waits, for much longer than they meant to; a connection is established meanwhile.
+#[derive(Debug, Default)]
+struct Standstill {
+    now_ns: AtomicU64,
+    connection: OnceLock<Scripted>,
+}
+
+impl Clock for Standstill {
+    fn monotonic_ns(&self) -> u64 {
+        self.now_ns.load(Ordering::Relaxed)
+    }
+
+    fn realtime_ns(&self) -> u64 {
+        self.monotonic_ns()
+    }
+
+    fn pause(&self, _: Duration) {
+        self.now_ns.fetch_add(10 * TIMEOUT_NS, Ordering::Relaxed);
+        self.connection.get().unwrap().establish();
+    }
+
+    fn pause_until(&self, _: BorrowedFd<'_>, duration: Duration) {
+        self.pause(duration);
+    }
+}
+
+/// The peer has its time also if this process was stopped while the connection was established.
+#[test]
+fn wait_for_the_hello_begins_after_a_standstill() {
+    let clock = Arc::new(Standstill::default());
+    let (node, now_ns) = node(Some(Arc::clone(&clock) as _));
+    let (link, connection) = dialled(&node, now_ns + 1_000 * TIMEOUT_NS);
+    clock.connection.set(connection).unwrap();
+    link.greet().unwrap_err();
+    // One pause that established it, and one for the hello.
+    assert_eq!(clock.monotonic_ns(), now_ns + 20 * TIMEOUT_NS);
 }

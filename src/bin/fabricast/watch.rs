@@ -66,9 +66,9 @@ hung.
 
 The exit code is 0 after --count values, after --for if a value arrived, and at Ctrl-C; 1 when no
 value arrived within --for, or the next topic is of another kind; 5 when a publisher of this host
-is hung at the start, or no value arrived within --for because it is. With --until-end it is 0 or 1 when the
-topic ends in good order after a value or without one; 3 when the topic does not exist; 6 when the
-publisher's process is gone.
+is hung at the start, or no value arrived within --for because it is. With --until-end it is 0 or 1
+when the topic ends in good order after a value or without one; 3 when the topic does not exist; 6
+when the publisher's process is gone.
 
 Examples:
   fabricast watch shm:quotes/EURUSD

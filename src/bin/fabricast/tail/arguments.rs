@@ -65,7 +65,8 @@ within --for, or, without --follow, when a record is damaged, does not fit the t
 not be read any more, when --from is beyond the newest record, or no key that matches --key was
 found; 5 when a publisher of this host is hung at the start, or no record arrived within --for
 because it is. Without --follow, or with --until-end, it is 0 or 1 when the topic ends in good order
-after a record or without one; 3 when the topic does not exist; 6 when the publisher's process is gone.
+after a record or without one; 3 when the topic does not exist; 6 when the publisher's process is
+gone.
 
 Examples:
   fabricast tail shm:exchange/trades                         the last 10 records

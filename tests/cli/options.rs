@@ -127,7 +127,7 @@ fn options_of_the_connection_come_last_and_are_refused_where_they_have_no_effect
     let ended = place.run(&["pub", "me/x", "--allow", "10.0.0.0/24"]);
     ended.assert_failure(2, &["--allow", "rdma://"]);
     let help = place.run(&["list", "--help"]);
-    assert!(help.printed().contains("4 if it demands a key"));
+    assert!(help.printed().contains("4 if it\ndemands a key"), "{}", help.printed());
 }
 
 #[test]

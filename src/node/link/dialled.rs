@@ -41,10 +41,8 @@ impl LinkState {
 
     /// The deadline of the hello begins when the connection is established.
     pub(super) fn follow_connection(&mut self, now_ns: u64) {
-        if self.connection.capabilities().is_connecting {
-            return;
-        }
-        if let Some(connecting) = self.connecting.take() {
+        let established = self.connecting.take_if(|_| !self.connection.capabilities().is_connecting);
+        if let Some(connecting) = established {
             self.session.expect_hello_until(now_ns.saturating_add(connecting.timeout_ns));
         }
     }

@@ -22,7 +22,7 @@ mod support;
 const PORT: u16 = 7477;
 const BOTH: [Delivery; 2] = [Delivery::Pull, Delivery::Push];
 /// How soon the ends of all sessions know it, also in an emulated machine.
-const NOTICED: Duration = Duration::from_secs(10);
+const NOTICED: Duration = Duration::from_secs(3);
 /// How soon the node uses a device that is back, in the best of the rounds: it tries every two seconds, and an emulated machine is slow.
 const BACK: Duration = Duration::from_secs(5);
 /// How often the device goes and comes.

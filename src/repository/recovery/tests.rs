@@ -87,7 +87,7 @@ fn kill_after_each_word<S: Scenario>(steps: u64) {
     println!("{} words in {steps} steps", words - begun);
     assert!(words - begun > 10 * steps, "{words} words are too few for a test");
     // A prime number, so that each place of each step is met, if not all of them.
-    let stride = if amount(0, 1) == 1 { 1 } else { 5 };
+    let stride = if amount(0, 1) == 1 { 1 } else { 3 };
     for killed_after in (begun..words).step_by(stride) {
         let (mut scenario, step) = killed::<S>(killed_after, steps);
         let newest = scenario.newest();

@@ -257,8 +257,7 @@ fn a_peer_over_tcp_that_floods_loses_its_session() {
             // An owner that cannot send takes no messages.
             let received = far.receive(&mut [0; 1]);
             let took_ns = SystemClock.monotonic_ns() - begun_ns;
-            // An emulated machine may stand still for a second or more.
-            assert!(took_ns < 10_000_000_000, "{took_ns} ns for one look");
+            assert!(took_ns < 1_000_000_000, "{took_ns} ns for one look");
             received.err().filter(|error| !matches!(error, FabricError::MessageTooLong { .. }))
         });
         assert!(matches!(error, FabricError::Verbs(VerbsError::Malformed { .. })), "{error}");
